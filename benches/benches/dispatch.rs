@@ -13,13 +13,14 @@ use farcall_bench::echo::service::{EchoPollClient, EchoServer, EchoService};
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Limits,
-    Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
+    Acceptor, Armed, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery,
+    Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
 };
 use farcall_core::{
     BindError, Connection, ConnectionOptions, IdlePolicy, PollClient, ReserveError, Server,
     ServiceDescription,
 };
+use std::task::Waker;
 
 /// Both headers of farcall-core have this many bytes; a response that begins with zeros is a value.
 const HEADER_BYTES: usize = 8;
@@ -66,8 +67,8 @@ impl ClientTransport for Mirror {
         Progress { worked: 1, next: PollAt::OnEvent, scanned: 1 }
     }
 
-    fn arm(&mut self) -> bool {
-        true
+    fn arm(&mut self, _: Option<&Waker>) -> Armed {
+        Armed::AtSite
     }
 
     fn close(&mut self, _why: Closing) {}

@@ -13,7 +13,7 @@ mod tls;
 
 pub use address::{ParseAddress, ServerAddress, ToAddress};
 pub use client::{
-    Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
+    Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
 };
 pub use layer::ClientLayer;
 pub use message::{MESSAGE_HEADER_BYTES, Message};

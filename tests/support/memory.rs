@@ -8,13 +8,14 @@ use bytes::Bytes;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Dial,
-    DialOptions, Limits, Message, NewConnection, Replies, ReplySink, RequestSink, ServerTransport,
-    SlotId, WindDown,
+    Acceptor, Armed, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery,
+    Dial, DialOptions, Limits, Message, NewConnection, Replies, ReplySink, RequestSink,
+    ServerTransport, SlotId, WindDown,
 };
 use farcall_core::{
     BindError, ConnectError, FailureKind, ReserveError, ServiceDescription, TransportFailure,
 };
+use std::task::Waker;
 
 const WINDOW: usize = 8;
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -80,7 +81,7 @@ impl Memory {
                 return reply;
             }
             let asleep = site.fall_asleep();
-            if client.arm() {
+            if client.arm(None).may_sleep() {
                 asleep.sleep(None);
             }
         }
@@ -226,9 +227,11 @@ impl ClientTransport for Client {
         progress(arrived.len())
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _: Option<&Waker>) -> Armed {
         let state = self.link.state();
-        !state.closed && state.replies.get(&self.client).is_none_or(VecDeque::is_empty)
+        let is_idle =
+            !state.closed && state.replies.get(&self.client).is_none_or(VecDeque::is_empty);
+        Armed::of(is_idle, false)
     }
 
     fn close(&mut self, _: Closing) {}

@@ -150,7 +150,7 @@ impl Client {
     }
 
     fn sleep_until(&mut self, until: Instant) {
-        let may_sleep = self.transport.arm();
+        let may_sleep = self.transport.arm(None).may_sleep();
         sleep(&self.site, Some(until), may_sleep, &AtomicUsize::new(0));
     }
 

@@ -67,13 +67,15 @@ impl CompletionQueue {
         on_device!(CompletionQueue, &mut self.queue, queue => queue.disarm());
     }
 
-    /// The events of this queue call this waker from now on, instead of making the channel readable. Returns whether all of them do:
-    /// then a thread that has armed many queues looks at those again whose wakers are called, and not at all. That is so for connected queue
-    /// pairs of `shm` that were there at the last poll. Events of peers in other processes call while a thread
+    /// The events of this queue call this waker from now on. Returns whether all of them do: then a thread that has armed many queues looks
+    /// at those again whose wakers are called, and not at all. On `shm` that is so for queue pairs, and senders of datagrams, that were
+    /// there at the last poll. Events of RDMA devices, and of peers in other processes, call while a thread
     /// [waits](CompletionChannel::wait) on the channel.
     pub fn wake_with(&mut self, waker: &Waker) -> bool {
         match &mut self.queue {
             dispatch::CompletionQueue::Shm(queue) => queue.wake_with(waker),
+            #[cfg(feature = "ibverbs")]
+            dispatch::CompletionQueue::Ibv(queue) => queue.wake_with(waker),
             #[allow(unreachable_patterns)] // Without other devices.
             _ => false,
         }

@@ -10,8 +10,9 @@ use farcall::{ServiceClient, ServiceDescription, Site};
 use farcall_core::error::ReserveError;
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
-    ClientTransport, Closing, Delivery, Dial, Limits, NewConnection, ReplySink, SlotId,
+    Armed, ClientTransport, Closing, Delivery, Dial, Limits, NewConnection, ReplySink, SlotId,
 };
+use std::task::Waker;
 
 use crate::echo::service::EchoClient;
 
@@ -90,8 +91,8 @@ impl ClientTransport for Blocking {
         Progress::IDLE
     }
 
-    fn arm(&mut self) -> bool {
-        true
+    fn arm(&mut self, _: Option<&Waker>) -> Armed {
+        Armed::AtSite
     }
 
     fn close(&mut self, _: Closing) {}

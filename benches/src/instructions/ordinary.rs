@@ -16,7 +16,7 @@ use farcall::{ServiceClient, ServiceDescription, Site};
 use farcall_core::error::ReserveError;
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
-    ClientTransport, Closing, Delivery, Dial, Limits, NewConnection, ReplySink, SlotId,
+    Armed, ClientTransport, Closing, Delivery, Dial, Limits, NewConnection, ReplySink, SlotId,
 };
 use farcall_transports::Address;
 
@@ -213,8 +213,8 @@ impl ClientTransport for TurnsOfServer {
         self.inner.poll(now, sink)
     }
 
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
+    fn arm(&mut self, waker: Option<&Waker>) -> Armed {
+        self.inner.arm(waker)
     }
 
     fn disarm(&mut self) {

@@ -8,6 +8,7 @@ use super::ticket::Ticket;
 use super::waking;
 use crate::idle::Rest;
 use crate::time::{Instant, PollAt, Progress};
+use crate::transport::Armed;
 use core::time::Duration;
 use std::sync::Arc;
 use std::thread;
@@ -434,7 +435,16 @@ impl Drive<'_> {
     #[cold]
     fn end_disarmed(&self, io: &mut ChannelIo, until: Instant, how: Leave) -> bool {
         let is_soon = self.is_soon && how != Leave::GiveUp;
-        if is_soon || !io.is_up() || io.next == PollAt::Now || !io.arm() {
+        let is_armed = !is_soon
+            && io.is_up()
+            && io.next != PollAt::Now
+            && match io.arm() {
+                Armed::No => false,
+                // The thread does not look at a parked channel.
+                Armed::AtSite => !self.shared.parking.is_parked(),
+                Armed::ByWaker => true,
+            };
+        if !is_armed {
             io.watch = Watch::Naps;
             return true;
         }

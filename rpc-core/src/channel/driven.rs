@@ -38,7 +38,9 @@ impl ChannelDriver {
         self.is_over = self.driver.lost().is_some() || self.shared.stopped();
         if progress.is_idle() {
             self.asleep = Some(self.site.fall_asleep());
-            if self.shared.has_news(self.driver.seen_cancels()) || !self.transport.arm() {
+            if self.shared.has_news(self.driver.seen_cancels())
+                || !self.transport.arm(None).may_sleep()
+            {
                 progress.next = PollAt::Now;
             }
         }

@@ -11,7 +11,7 @@ use crate::panics::contain;
 use crate::service::ServiceDescription;
 use crate::site::Site;
 use crate::time::{Instant, PollAt, Progress};
-use crate::transport::{ClientTransport, Closing, Dial, DialOptions, NewConnection, SlotId};
+use crate::transport::{Armed, ClientTransport, Closing, Dial, DialOptions, NewConnection, SlotId};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use std::io;
 use std::sync::Arc;
@@ -144,13 +144,15 @@ impl ChannelIo {
 
     /// Nothing came since the last turn, and what comes from now on makes an event. After
     /// [`Site::fall_asleep`].
-    pub(super) fn arm(&mut self) -> bool {
+    pub(super) fn arm(&mut self) -> Armed {
         if self.has_news() {
-            return false;
+            return Armed::No;
         }
         match &mut self.link {
-            Link::Up(transport) => transport.arm(),
-            Link::Down { dialling, .. } => dialling.as_ref().is_none_or(Receiver::is_empty),
+            Link::Up(transport) => transport.arm(self.shared.parking.waker()),
+            Link::Down { dialling, .. } => {
+                Armed::of(dialling.as_ref().is_none_or(Receiver::is_empty), false)
+            }
         }
     }
 

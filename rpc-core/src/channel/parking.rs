@@ -1,7 +1,7 @@
 //! Channels that the I/O thread of an endpoint need not look at: nothing is under way, and what arrives calls for them by name.
 //!
 //! So a thousand idle clients of an endpoint cost nothing while another one is busy. A channel is parked after its callers have
-//! stopped driving, when its transport is armed and [calls a waker](crate::transport::ClientTransport::wake_with). It leaves with
+//! stopped driving, when its transport is armed and [calls a waker](crate::transport::Armed::ByWaker). It leaves with
 //! the first event, or when a caller has something for the I/O thread.
 
 use super::endpoint::EndpointShared;
@@ -60,6 +60,11 @@ impl Parking {
         self.is_parked.store(true, Ordering::SeqCst);
         // Orders it before that look. Others leave something first, and then call.
         fence(Ordering::SeqCst);
+    }
+
+    /// It is called for.
+    pub(super) fn is_parked(&self) -> bool {
+        self.is_parked.load(Ordering::SeqCst)
     }
 
     /// The channel is not parked after all.

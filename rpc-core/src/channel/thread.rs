@@ -1,13 +1,14 @@
 //! The I/O thread of an endpoint: drives the channels whose callers do not, and sleeps when none has work.
 
 use super::endpoint::EndpointShared;
-use super::io::{ChannelIo, Link, Watch};
+use super::io::{ChannelIo, Watch};
 use super::parking::Parked;
 use super::shared::Shared;
 use super::waking;
 use crate::idle::{IdlePolicy, Idler, Rest};
 use crate::panics::contain;
 use crate::time::{Instant, PollAt, Progress};
+use crate::transport::Armed;
 use core::task::Waker;
 use core::time::Duration;
 use std::sync::Arc;
@@ -249,38 +250,39 @@ fn fall_asleep(channel: &Shared, now: Instant, until: Instant) -> Sleep {
     let sleep = if callers_drive(&io, now) {
         io.watch = Watch::Naps;
         Sleep::Nap(io.attendance.last.unwrap_or(now) + nap(&io))
-    } else if may_park(channel, &mut io) {
-        return park(channel, io);
-    } else if !io.is_handed_over && io.arm() {
-        io.watch = Watch::Armed(until);
-        channel.set_unwatched(true);
-        Sleep::Armed
-    } else {
+    } else if io.is_handed_over {
         io.watch = Watch::Naps;
         Sleep::Awake
+    } else {
+        return arm(channel, io, until);
     };
     if put_back(channel, io) { Sleep::Awake } else { sleep }
 }
 
-/// Nothing is due on its own, and all that can happen calls for the channel.
-fn may_park(channel: &Shared, io: &mut ChannelIo) -> bool {
-    let Link::Up(transport) = &mut io.link else { return false };
-    !io.is_handed_over
-        && io.next == PollAt::OnEvent
-        && channel.parking.waker().is_some_and(|waker| transport.wake_with(waker))
-}
-
-/// Parks the channel, unless it has work.
-fn park(channel: &Shared, mut io: Box<ChannelIo>) -> Sleep {
-    // First: what happens from now on must call for it.
-    channel.parking.announce();
-    let is_armed = io.arm();
-    // Nothing of its own will wake the thread.
-    io.watch = if is_armed { Watch::Armed(Instant::FAR_FUTURE) } else { Watch::Naps };
-    channel.set_unwatched(is_armed);
-    let has_news = put_back(channel, io);
-    if is_armed && !has_news {
-        return Sleep::Parked;
+/// Arms a channel. Parks it if nothing is due on its own, and all that can happen calls for it.
+fn arm(channel: &Shared, mut io: Box<ChannelIo>, until: Instant) -> Sleep {
+    let may_park = io.is_up() && io.next == PollAt::OnEvent;
+    if may_park {
+        // First: what happens from now on must call for it.
+        channel.parking.announce();
+    }
+    let armed = io.arm();
+    let sleep = match armed {
+        Armed::No => Sleep::Awake,
+        Armed::ByWaker if may_park => Sleep::Parked,
+        Armed::AtSite | Armed::ByWaker => Sleep::Armed,
+    };
+    io.watch = match sleep {
+        Sleep::Parked => Watch::Armed(Instant::FAR_FUTURE),
+        Sleep::Armed => Watch::Armed(until),
+        Sleep::Awake | Sleep::Nap(_) => Watch::Naps,
+    };
+    if may_park && !matches!(sleep, Sleep::Parked) {
+        channel.parking.revoke();
+    }
+    channel.set_unwatched(armed.may_sleep());
+    if !put_back(channel, io) {
+        return sleep;
     }
     channel.parking.revoke();
     Sleep::Awake

@@ -310,7 +310,7 @@ impl Connection {
     pub fn arm(&mut self) -> bool {
         self.check_home();
         // Calls that were dropped leave with the next poll.
-        !self.calls.has_dropped() && self.transport.arm()
+        !self.calls.has_dropped() && self.transport.arm(None).may_sleep()
     }
 
     /// Closes the connection. Calls in flight end in [`RpcError::PeerGone`].
@@ -480,7 +480,7 @@ fn rest(
 fn sleep(site: &Site, transport: &mut dyn ClientTransport, until: Instant) {
     blocking::warn_of_server_thread();
     let asleep = site.fall_asleep();
-    if transport.arm() {
+    if transport.arm(None).may_sleep() {
         asleep.sleep((until != Instant::FAR_FUTURE).then_some(until));
     }
 }

@@ -78,16 +78,9 @@ pub trait ClientTransport: Send {
     /// Does what can be done now, and gives the sink what arrived.
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress;
 
-    /// Prepares for the thread to sleep: from now on, what arrives makes an event at the thread's
-    /// [`Site`](crate::site::Site). `false`: there is work, poll again first.
-    fn arm(&mut self) -> bool;
-
-    /// What makes an event calls this waker from now on, once for each [`arm`](Self::arm). Returns whether everything does: while it is
-    /// armed, the thread then looks at this transport only when the waker was called. By default nothing calls it.
-    #[inline]
-    fn wake_with(&mut self, _waker: &Waker) -> bool {
-        false
-    }
+    /// Prepares for the thread to sleep: from now on, what arrives makes an event at the thread's [`Site`](crate::site::Site), and
+    /// calls the `waker` if the transport can. It is the same waker each time.
+    fn arm(&mut self, waker: Option<&Waker>) -> Armed;
 
     /// Takes back [`arm`](Self::arm): another thread than the one that sleeps polls from now on, and needs no events. A transport
     /// whose device cannot do that does nothing; the event then wakes a thread that has nothing to do.
@@ -96,6 +89,39 @@ pub trait ClientTransport: Send {
 
     /// Ends the connection. Dropping the transport does it too, with [`Closing::Goodbye`].
     fn close(&mut self, why: Closing);
+}
+
+/// Whether a thread may sleep that has [armed](ClientTransport::arm) a client's transport, and what ends that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Armed {
+    /// There is work: the thread is to poll again first.
+    No,
+    /// An event at the site tells that something may have arrived, for this transport or another.
+    AtSite,
+    /// All that arrives calls the waker: the thread need not look at this transport before.
+    ByWaker,
+}
+
+impl Armed {
+    /// The thread may sleep.
+    pub fn may_sleep(self) -> bool {
+        self != Armed::No
+    }
+
+    /// Of a transport that is idle or not, and calls its waker or does not.
+    pub fn of(is_idle: bool, calls_waker: bool) -> Armed {
+        match (is_idle, calls_waker) {
+            (false, _) => Armed::No,
+            (true, false) => Armed::AtSite,
+            (true, true) => Armed::ByWaker,
+        }
+    }
+
+    /// The same, if nothing else is there to do.
+    pub fn if_idle(self, is_idle: bool) -> Armed {
+        if is_idle { self } else { Armed::No }
+    }
 }
 
 /// What [`ClientTransport::post_parts`] does where nothing is to be gained: copies both parts into a slot, and posts it.

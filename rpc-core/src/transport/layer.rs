@@ -1,6 +1,6 @@
 //! A layer around a client's transport.
 
-use super::{Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
+use super::{Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
 use crate::error::ReserveError;
 use crate::time::{Instant, Progress};
 use core::task::Waker;
@@ -41,14 +41,9 @@ pub trait ClientLayer: Send {
         self.inner_mut().poll(now, sink)
     }
 
-    /// As [`ClientTransport::arm`].
-    fn arm(&mut self) -> bool {
-        self.inner_mut().arm()
-    }
-
-    /// Has the waker called: see [`ClientTransport::wake_with`]. A layer with events of its own calls it, too.
-    fn wake_with(&mut self, waker: &Waker) -> bool {
-        self.inner_mut().wake_with(waker)
+    /// As [`ClientTransport::arm`]. A layer with events of its own calls the waker, too.
+    fn arm(&mut self, waker: Option<&Waker>) -> Armed {
+        self.inner_mut().arm(waker)
     }
 }
 
@@ -95,12 +90,8 @@ impl<L: ClientLayer> ClientTransport for L {
         ClientLayer::poll(self, now, sink)
     }
 
-    fn arm(&mut self) -> bool {
-        ClientLayer::arm(self)
-    }
-
-    fn wake_with(&mut self, waker: &Waker) -> bool {
-        ClientLayer::wake_with(self, waker)
+    fn arm(&mut self, waker: Option<&Waker>) -> Armed {
+        ClientLayer::arm(self, waker)
     }
 
     fn disarm(&mut self) {
@@ -169,14 +160,9 @@ mod tests {
             Progress { worked: 9, next: PollAt::Now, ..Progress::IDLE }
         }
 
-        fn arm(&mut self) -> bool {
+        fn arm(&mut self, waker: Option<&Waker>) -> Armed {
             self.called.push("arm");
-            true
-        }
-
-        fn wake_with(&mut self, _: &Waker) -> bool {
-            self.called.push("wake_with");
-            true
+            Armed::of(true, waker.is_some())
         }
 
         fn disarm(&mut self) {
@@ -221,11 +207,10 @@ mod tests {
         transport.flush();
         transport.abandon(SLOT);
         assert_eq!(transport.poll(Instant::FAR_FUTURE, &mut NoSink).worked, 9);
-        assert!(transport.arm());
-        assert!(transport.wake_with(Waker::noop()));
+        assert_eq!(transport.arm(Some(Waker::noop())), Armed::ByWaker);
         transport.disarm();
         transport.close(Closing::Goodbye);
-        let all = "reserve release post post_parts flush abandon poll arm wake_with disarm close";
+        let all = "reserve release post post_parts flush abandon poll arm disarm close";
         assert_eq!(layer.0.called.join(" "), all);
     }
 }

@@ -11,9 +11,9 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::site::{self, EventChannel, SiteResource};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery, Dial,
-    DialOptions, Limits, Message, NewConnection, Replies, ReplySink, RequestSink, ServerTransport,
-    SlotId, WindDown,
+    Acceptor, Armed, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery,
+    Dial, DialOptions, Limits, Message, NewConnection, Replies, ReplySink, RequestSink,
+    ServerTransport, SlotId, WindDown,
 };
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,6 +21,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::task::Waker;
 use std::time::Duration;
 
 /// The clock of both ends.
@@ -451,9 +452,10 @@ impl ClientTransport for ClientEnd {
         Progress { worked, next: PollAt::OnEvent, scanned: 0 }
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _: Option<&Waker>) -> Armed {
         let wires = self.link.wires();
-        wires.to_client.is_empty() && (self.closed || wires.server_closed.is_none())
+        let is_idle = wires.to_client.is_empty() && (self.closed || wires.server_closed.is_none());
+        Armed::of(is_idle, false)
     }
 
     fn close(&mut self, _why: Closing) {

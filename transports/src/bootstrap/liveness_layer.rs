@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, Progress};
-use farcall_core::transport::{ClientLayer, ClientTransport, Closing, ReplySink};
+use farcall_core::transport::{Armed, ClientLayer, ClientTransport, Closing, ReplySink};
 
 use super::liveness::OnPeerGone;
 
@@ -96,15 +96,16 @@ impl ClientLayer for LivenessLayer {
         progress
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, waker: Option<&Waker>) -> Armed {
+        if let Some(waker) = waker {
+            self.peer.waker.get_or_init(|| waker.clone());
+        }
         // After the waker was stored: see `Peer::end`.
         fence(Ordering::SeqCst);
-        !self.has_news() && self.inner.arm()
-    }
-
-    fn wake_with(&mut self, waker: &Waker) -> bool {
-        let known = self.peer.waker.get_or_init(|| waker.clone());
-        known.will_wake(waker) && self.inner.wake_with(waker)
+        match self.has_news() {
+            true => Armed::No,
+            false => self.inner.arm(waker),
+        }
     }
 }
 
@@ -146,12 +147,8 @@ mod tests {
             Progress::IDLE
         }
 
-        fn arm(&mut self) -> bool {
-            true
-        }
-
-        fn wake_with(&mut self, _: &Waker) -> bool {
-            self.calls_wakers
+        fn arm(&mut self, waker: Option<&Waker>) -> Armed {
+            Armed::of(true, self.calls_wakers && waker.is_some())
         }
 
         fn close(&mut self, _: Closing) {
@@ -196,31 +193,27 @@ mod tests {
         let (mut client, on_peer_gone) = connection(true);
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
-        assert!(client.wake_with(&waker));
-        assert!(client.arm());
+        assert_eq!(client.arm(Some(&waker)), Armed::ByWaker);
         assert_eq!(woken.0.load(Ordering::SeqCst), 0);
         on_peer_gone();
         assert_eq!(woken.0.load(Ordering::SeqCst), 1);
         let mut ends = Ends::default();
         client.poll(Instant::from_nanos(0), &mut ends);
         assert_eq!(ends.0, 1);
-        assert!(client.arm(), "it was told");
+        assert!(client.arm(None).may_sleep(), "it was told");
     }
 
     #[test]
     fn a_connection_whose_peer_went_before_it_slept_does_not_sleep() {
         let (mut client, on_peer_gone) = connection(true);
         on_peer_gone();
-        assert!(client.wake_with(Waker::noop()));
-        assert!(!client.arm());
+        assert_eq!(client.arm(Some(Waker::noop())), Armed::No);
     }
 
     #[test]
     fn the_waker_is_called_for_everything_only_if_the_transport_calls_it() {
-        assert!(!connection(false).0.wake_with(Waker::noop()));
-        let (mut client, _) = connection(true);
-        assert!(client.wake_with(Waker::noop()));
-        let another = Waker::from(Arc::new(Woken::default()));
-        assert!(!client.wake_with(&another), "the first one is called");
+        assert_eq!(connection(false).0.arm(Some(Waker::noop())), Armed::AtSite);
+        assert_eq!(connection(true).0.arm(Some(Waker::noop())), Armed::ByWaker);
+        assert_eq!(connection(true).0.arm(None), Armed::AtSite);
     }
 }

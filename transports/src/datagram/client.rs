@@ -1,8 +1,12 @@
 //! The client's half: reserve, post, poll.
 
+use std::task::Waker;
+
 use farcall_core::error::{FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
+use farcall_core::transport::{
+    Armed, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId,
+};
 
 use super::calls::{Broken, Calls};
 use super::client_port::{LockedPort, Received, SessionPort};
@@ -111,10 +115,10 @@ impl<P: SessionPort> ClientTransport for Client<P> {
         progress
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, waker: Option<&Waker>) -> Armed {
         let Client { calls, port, ending } = self;
-        let Some(mut port) = port.try_lock() else { return false };
-        port.arm(|port| match ending.why.is_some() || port.is_broken() {
+        let Some(mut port) = port.try_lock() else { return Armed::No };
+        port.arm(waker, |port| match ending.why.is_some() || port.is_broken() {
             true => !ending.sink_was_told,
             false => calls.can_send(port),
         })

@@ -1,11 +1,12 @@
 //! A client's queue pair, and how a session uses it: alone, or in turn with others.
 
 use std::ops::DerefMut;
+use std::task::Waker;
 
 use farcall_core::error::FailureKind;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::ReplySink;
+use farcall_core::transport::{Armed, ReplySink};
 use farcall_verbs::{
     CompletionOpcode, DatagramSource, Device, GRH_BYTES, ProtectionDomain, Status, WorkCompletion,
 };
@@ -52,8 +53,8 @@ pub(crate) trait LockedPort: DerefMut<Target = ClientPort> {
     /// Hands what has arrived for the session to its calls.
     fn receive(&mut self, calls: &mut Calls, now: Instant, sink: &mut dyn ReplySink) -> Received;
 
-    /// Gets ready to sleep. `false`: there is work.
-    fn arm(&mut self, has_work: impl Fn(&Port) -> bool) -> bool;
+    /// Gets ready to sleep: what arrives for the session calls the waker, if the device can.
+    fn arm(&mut self, waker: Option<&Waker>, has_work: impl Fn(&Port) -> bool) -> Armed;
 
     /// Takes back `arm`, unless other sessions need the event.
     fn disarm(&mut self) {}
@@ -134,9 +135,9 @@ impl LockedPort for &mut ClientPort {
         Received { outcome, worked: found as u32, more, scanned }
     }
 
-    fn arm(&mut self, has_work: impl Fn(&Port) -> bool) -> bool {
+    fn arm(&mut self, waker: Option<&Waker>, has_work: impl Fn(&Port) -> bool) -> Armed {
         let ClientPort { port, completions, .. } = &mut **self;
-        completions.arm(|| has_work(port))
+        completions.arm_with(waker, || has_work(port))
     }
 
     fn disarm(&mut self) {

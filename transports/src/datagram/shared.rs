@@ -3,16 +3,19 @@
 //! The session that is polled takes all that has arrived, and queues what is for others in their inboxes, as copies: a
 //! session that is not polled keeps no receives from the others. An inbox has a bound; beyond it datagrams are lost.
 //!
+//! Sessions that sleep are [called](SessionWakers) by name, so that thousands of them cost nothing while a few are busy.
+//!
 //! The sessions belong to one thread, which takes the lock once for each poll and each flush, and never waits for it: when
 //! another thread uses one of them after all and has the lock, this is not the session's turn.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::task::{Wake, Waker};
 
 use farcall_core::site::{Site, SiteResource};
 use farcall_core::time::Instant;
-use farcall_core::transport::ReplySink;
+use farcall_core::transport::{Armed, ReplySink};
 use farcall_verbs::{DatagramSource, Device};
 
 use super::ablation::Without;
@@ -37,6 +40,9 @@ pub(crate) struct SharedPort {
     device: Device,
     without: Without,
     exchange: Mutex<Exchange>,
+    wakers: Arc<SessionWakers>,
+    /// What arrives calls this.
+    waker: Waker,
     /// The queue pair is in error: new sessions get another one.
     is_broken: AtomicBool,
 }
@@ -70,11 +76,14 @@ impl SharedPort {
             in_turn: false,
             is_polled: false,
         };
+        let wakers = Arc::<SessionWakers>::default();
         let opened = SharedPort {
             site: site.clone(),
             device: device.clone(),
             without,
             exchange: Mutex::new(exchange),
+            waker: Waker::from(Arc::clone(&wakers)),
+            wakers,
             is_broken: AtomicBool::new(false),
         };
         site.share(fits, || Ok(opened))
@@ -107,7 +116,7 @@ struct Inboxes {
     free: Vec<u32>,
     /// How many are not empty.
     filled: usize,
-    /// Something was queued since the last time a thread got ready to sleep.
+    /// Something was queued, for a session that is not called, since the last time a thread got ready to sleep.
     has_new: bool,
     /// Memory of those that were emptied.
     spare: Vec<Datagrams>,
@@ -167,7 +176,6 @@ impl Inboxes {
         }
         datagrams.bytes.extend_from_slice(datagram);
         datagrams.ends.push((datagrams.bytes.len(), source));
-        self.has_new = true;
         true
     }
 
@@ -191,10 +199,92 @@ impl Inboxes {
         self.spare.push(datagrams);
     }
 
+    /// Something is queued for this session.
+    fn has_some(&self, number: u32) -> bool {
+        self.all.get(number as usize).is_some_and(|inbox| !inbox.datagrams.ends.is_empty())
+    }
+
     /// Another session has to be polled before the thread sleeps. Said once for all that arrived together: some sessions
     /// are never polled.
     fn take_new(&mut self) -> bool {
         std::mem::take(&mut self.has_new) && self.filled > 0
+    }
+}
+
+/// What calls the sessions that sleep. The one that armed the port last is called when something arrives: it takes all, and calls those that it
+/// is for.
+#[derive(Debug, Default)]
+struct SessionWakers(Mutex<Wakers>);
+
+#[derive(Debug, Default)]
+struct Wakers {
+    /// By the sessions' numbers.
+    all: Vec<Option<Waker>>,
+    last: Option<u32>,
+}
+
+impl Wakers {
+    fn of(&self, session: u32) -> Option<&Waker> {
+        self.all.get(session as usize)?.as_ref()
+    }
+}
+
+impl SessionWakers {
+    fn lock(&self) -> MutexGuard<'_, Wakers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session has armed the port.
+    fn enter(&self, session: u32, waker: &Waker) {
+        let mut wakers = self.lock();
+        wakers.last = Some(session);
+        let index = session as usize;
+        if wakers.all.len() <= index {
+            wakers.all.resize(index + 1, None);
+        }
+        if wakers.all[index].as_ref().is_none_or(|known| !known.will_wake(waker)) {
+            wakers.all[index] = Some(waker.clone());
+        }
+    }
+
+    /// The session is over. What it may have been called for, another one takes.
+    fn leave(&self, session: u32) {
+        let mut wakers = self.lock();
+        if let Some(waker) = wakers.all.get_mut(session as usize) {
+            *waker = None;
+        }
+        if wakers.last == Some(session) {
+            wakers.last = wakers.all.iter().position(Option::is_some).map(|other| other as u32);
+            self.call_last(&wakers);
+        }
+    }
+
+    fn call_last(&self, wakers: &Wakers) {
+        if let Some(waker) = wakers.last.and_then(|last| wakers.of(last)) {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// `false`: it is polled by who has its thread.
+    fn call(&self, session: u32) -> bool {
+        let wakers = self.lock();
+        let waker = wakers.of(session);
+        waker.into_iter().for_each(Waker::wake_by_ref);
+        waker.is_some()
+    }
+
+    fn call_all(&self) {
+        self.lock().all.iter().flatten().for_each(Waker::wake_by_ref);
+    }
+}
+
+impl Wake for SessionWakers {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.call_last(&self.lock());
     }
 }
 
@@ -226,6 +316,7 @@ impl PortShare {
 impl Drop for PortShare {
     fn drop(&mut self) {
         self.shared.lock().inboxes.close(self.session);
+        self.shared.wakers.leave(self.session);
     }
 }
 
@@ -279,7 +370,9 @@ impl LockedPort for LockedShare<'_> {
     fn receive(&mut self, calls: &mut Calls, now: Instant, sink: &mut dyn ReplySink) -> Received {
         let Exchange { port, inboxes, in_turn, is_polled } = &mut *self.exchange;
         let session = self.session;
-        let mut turn = Turn { session, calls, now, sink, outcome: Ok(()), has_queued: false };
+        let wakers = &*self.shared.wakers;
+        let mut turn =
+            Turn { session, wakers, calls, now, sink, outcome: Ok(()), has_queued: false };
         let mut worked = turn.empty_inbox(inboxes);
         let (mut more, mut scanned) = (false, 0);
         if !*is_polled {
@@ -289,31 +382,41 @@ impl LockedPort for LockedShare<'_> {
             *is_polled = *in_turn && !more;
         }
         let Turn { outcome, has_queued, .. } = turn;
+        let breaks = port.port.is_broken() && !self.shared.is_broken.swap(true, Ordering::Relaxed);
+        if breaks {
+            self.shared.wakers.call_all();
+        }
         // Another thread may sleep until something comes for its sessions.
-        if has_queued
-            || (port.port.is_broken() && !self.shared.is_broken.swap(true, Ordering::Relaxed))
-        {
+        if has_queued || breaks {
             self.shared.site.rouse();
         }
         Received { outcome, worked: worked as u32, more, scanned }
     }
 
-    fn arm(&mut self, has_work: impl Fn(&Port) -> bool) -> bool {
+    fn arm(&mut self, waker: Option<&Waker>, has_work: impl Fn(&Port) -> bool) -> Armed {
         let Exchange { port: ClientPort { port, completions, .. }, inboxes, .. } =
             &mut *self.exchange;
-        !inboxes.take_new() && completions.arm(|| has_work(port))
+        if inboxes.take_new() || inboxes.has_some(self.session) {
+            return Armed::No;
+        }
+        let waker = waker.map(|waker| {
+            self.shared.wakers.enter(self.session, waker);
+            &self.shared.waker
+        });
+        completions.arm_with(waker, || has_work(port))
     }
 }
 
 /// The turn of a session.
 struct Turn<'a> {
     session: u32,
+    wakers: &'a SessionWakers,
     calls: &'a mut Calls,
     now: Instant,
     sink: &'a mut dyn ReplySink,
     /// Why the session must end.
     outcome: Result<(), Broken>,
-    /// Something arrived for another session.
+    /// Something arrived for another session, which is not called.
     has_queued: bool,
 }
 
@@ -321,7 +424,10 @@ impl Turn<'_> {
     fn handle(&mut self, datagram: &[u8], source: Option<DatagramSource>, inboxes: &mut Inboxes) {
         let Some(parsed @ (session, ..)) = Header::split(datagram) else { return };
         if session != self.session {
-            self.has_queued |= inboxes.push(session, datagram, source);
+            if inboxes.push(session, datagram, source) && !self.wakers.call(session) {
+                inboxes.has_new = true;
+                self.has_queued = true;
+            }
         } else if self.outcome.is_ok() {
             self.outcome = self.calls.on_datagram(parsed, source, self.now, self.sink);
         }
@@ -362,5 +468,61 @@ impl Turn<'_> {
             }
         }
         completed.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The wakers of three sessions, which have armed the port in order.
+    fn sessions(wakers: &SessionWakers) -> [Arc<Count>; 3] {
+        let counts = [(); 3].map(|()| Arc::<Count>::default());
+        for (session, count) in counts.iter().enumerate() {
+            wakers.enter(session as u32, &Waker::from(Arc::clone(count)));
+        }
+        counts
+    }
+
+    fn taken(counts: &[Arc<Count>; 3]) -> [u32; 3] {
+        counts.each_ref().map(|count| count.0.swap(0, Ordering::SeqCst))
+    }
+
+    #[test]
+    fn what_arrives_calls_the_session_that_armed_last_and_that_one_the_others() {
+        let wakers = Arc::<SessionWakers>::default();
+        let counts = sessions(&wakers);
+        wakers.wake_by_ref();
+        assert_eq!(taken(&counts), [0, 0, 1]);
+        assert!(wakers.call(0) && !wakers.call(3));
+        assert_eq!(taken(&counts), [1, 0, 0]);
+        wakers.call_all();
+        assert_eq!(taken(&counts), [1, 1, 1]);
+    }
+
+    #[test]
+    fn what_a_session_was_called_for_is_taken_by_another_when_it_is_gone() {
+        let wakers = Arc::<SessionWakers>::default();
+        let counts = sessions(&wakers);
+        wakers.leave(1);
+        assert_eq!(taken(&counts), [0, 0, 0]);
+        wakers.leave(2);
+        assert_eq!(taken(&counts), [1, 0, 0]);
+        wakers.wake_by_ref();
+        assert_eq!(taken(&counts), [1, 0, 0]);
+        wakers.leave(0);
+        wakers.wake_by_ref();
+        assert_eq!(taken(&counts), [0, 0, 0]);
     }
 }

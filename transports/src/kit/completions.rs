@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use farcall_core::error::FailureKind;
 use farcall_core::site::Site;
-use farcall_core::transport::{CallToken, Message, Replies, RequestSink};
+use farcall_core::transport::{Armed, CallToken, Message, Replies, RequestSink};
 use farcall_verbs::{CompletionQueue, CompletionQueueHandle, CqError, Device, WorkCompletion};
 
 use super::device_channel::DeviceChannel;
@@ -107,23 +107,24 @@ impl Completions {
 
     /// Gets ready to sleep: what completes from now on makes an event. `false`: there is work.
     pub(crate) fn arm(&mut self, has_work: impl Fn() -> bool) -> bool {
+        self.arm_with(None, has_work).may_sleep()
+    }
+
+    /// The same, and it calls this waker if the device can.
+    pub(crate) fn arm_with(&mut self, waker: Option<&Waker>, has_work: impl Fn() -> bool) -> Armed {
         if self.held > 0 || has_work() {
-            return false;
+            return Armed::No;
         }
+        let calls_waker = waker.is_some_and(|waker| self.cq.wake_with(waker));
         self.cq.arm();
         // What came before the queue was armed makes no event.
         match self.cq.poll(&mut self.batch) {
             Ok(found) => self.held = found,
             // The next poll tells its owner.
-            Err(_) if !self.has_failed => return false,
+            Err(_) if !self.has_failed => return Armed::No,
             Err(_) => {}
         }
-        self.held == 0 && !has_work()
-    }
-
-    /// Events call this waker. Returns whether all do.
-    pub(crate) fn wake_with(&mut self, waker: &Waker) -> bool {
-        self.cq.wake_with(waker)
+        Armed::of(self.held == 0 && !has_work(), calls_waker)
     }
 
     /// Takes back `arm`, if the device can.

@@ -5,7 +5,7 @@ use std::task::Waker;
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
+    Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
 };
 use farcall_verbs::ProtectionDomain;
 use zerocopy::IntoBytes;
@@ -204,13 +204,9 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
         progress
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, waker: Option<&Waker>) -> Armed {
         let Client { window, completions, .. } = self;
-        completions.arm(|| window.has_work())
-    }
-
-    fn wake_with(&mut self, waker: &Waker) -> bool {
-        self.completions.wake_with(waker)
+        completions.arm_with(waker, || window.has_work())
     }
 
     fn disarm(&mut self) {

@@ -7,13 +7,14 @@ use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFail
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId,
+    Armed, ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId,
 };
+use std::task::Waker;
 
 use super::inbox::{Inbox, Incoming, Next};
 use super::large::{Arrived, LargeMessages};
 use super::outbox::{Outbox, Written};
-use super::readiness::{Set, SiteEvents, WatchedStream};
+use super::readiness::WatchedStream;
 use super::wire::{self, HEADER_BYTES, Header, Kind, Rules};
 use super::{READ_BYTES, broken, is_nothing_yet};
 use crate::contract::{Stream, TakeStream, Terms};
@@ -122,8 +123,7 @@ impl Client {
     #[cold]
     fn take_stream(&mut self) -> bool {
         let Some(stream) = self.handover.take() else { return false };
-        let site = &self.site;
-        match WatchedStream::new(stream, 0, || Ok(Set::Site(SiteEvents::at(site)?))) {
+        match WatchedStream::of_client(stream, &self.site) {
             Ok(stream) => self.stream = Some(stream),
             Err(error) => {
                 tracing::warn!(%error, "cannot watch a connection");
@@ -304,18 +304,22 @@ impl ClientTransport for Client {
         progress
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, waker: Option<&Waker>) -> Armed {
         let Client { stream, window, .. } = self;
         if window.over.is_some() {
-            return window.is_told;
+            return Armed::of(window.is_told, false);
         }
-        match stream {
-            Some(stream) => {
-                let wants_room = !window.outbox.is_empty();
-                stream.set_interest(true, wants_room);
-                stream.arm(wants_room)
-            }
-            None => true,
+        let Some(stream) = stream else { return Armed::AtSite };
+        let wants_room = !window.outbox.is_empty();
+        stream.set_interest(true, wants_room);
+        let calls_waker = waker.is_some_and(|waker| stream.wake_with(waker));
+        Armed::of(stream.arm(wants_room), calls_waker)
+    }
+
+    /// The thread that sleeps is not to wake for each answer that another thread reads.
+    fn disarm(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            stream.set_interest(false, false);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Which sockets have something to read, or room: asked between polls, and slept on.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use farcall_core::site::{EventChannel, Site, SiteResource};
@@ -48,6 +49,14 @@ impl Epoll {
 pub(super) struct SiteEvents {
     epoll: Epoll,
     wake: OwnedFd,
+    wakers: Mutex<Wakers>,
+}
+
+/// What calls for the clients of a site when their sockets have something, by their numbers in the set.
+#[derive(Debug, Default)]
+struct Wakers {
+    all: Vec<Option<Waker>>,
+    free: Vec<u32>,
 }
 
 impl SiteEvents {
@@ -59,9 +68,42 @@ impl SiteEvents {
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
                 let epoll = Epoll::new()?;
                 epoll.add(&wake, NO_CLIENT, EventFlags::IN)?;
-                Ok(SiteEvents { epoll, wake })
+                Ok(SiteEvents { epoll, wake, wakers: Mutex::default() })
             },
         )
+    }
+
+    fn wakers(&self) -> MutexGuard<'_, Wakers> {
+        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for one more client.
+    fn enter(&self) -> u32 {
+        let Wakers { all, free } = &mut *self.wakers();
+        free.pop().unwrap_or_else(|| {
+            all.push(None);
+            all.len() as u32 - 1
+        })
+    }
+
+    fn leave(&self, number: u32) {
+        let Wakers { all, free } = &mut *self.wakers();
+        all[number as usize] = None;
+        free.push(number);
+    }
+
+    /// What the client's socket has calls this waker, while a thread waits.
+    fn wake_with(&self, number: u32, waker: &Waker) {
+        let known = &mut self.wakers().all[number as usize];
+        if known.as_ref().is_none_or(|known| !known.will_wake(waker)) {
+            *known = Some(waker.clone());
+        }
+    }
+
+    fn call(&self, number: u64) {
+        let wakers = self.wakers();
+        let waker = wakers.all.get(number as usize).and_then(Option::as_ref);
+        waker.into_iter().for_each(Waker::wake_by_ref);
     }
 
     /// The thread wakes for whatever is in that set.
@@ -78,16 +120,21 @@ impl SiteResource for SiteEvents {
 
 impl EventChannel for SiteEvents {
     fn wait(&self, timeout: Duration) {
-        let mut events = [NOTHING; 4];
+        let mut events = [NOTHING; EVENTS];
         // The system counts in milliseconds, and a wait that is too short is one more turn.
         let millis = timeout.as_nanos().div_ceil(1_000_000) as i64;
         let timeout = Timespec { tv_sec: millis / 1000, tv_nsec: (millis % 1000 * 1_000_000) as _ };
         // If it fails, the thread wakes early. Sockets stay ready until they are read.
         let found = epoll::wait(&self.epoll.0, &mut events[..], Some(&timeout)).unwrap_or(0);
-        if events[..found].iter().any(|event| event.data.u64() == NO_CLIENT) {
-            let mut count = [0; 8];
-            // Fails only if it was no wake-up.
-            let _ = io::read(&self.wake, &mut count);
+        for event in &events[..found] {
+            match event.data.u64() {
+                NO_CLIENT => {
+                    let mut count = [0; 8];
+                    // Fails only if it was no wake-up.
+                    let _ = io::read(&self.wake, &mut count);
+                }
+                client => self.call(client),
+            }
         }
     }
 
@@ -129,22 +176,50 @@ pub(super) struct WatchedStream {
 }
 
 impl WatchedStream {
-    /// The stream of the client with this number. A socket is put into the set that `set` gives.
-    pub(super) fn new(
+    /// A client's stream. A socket is put into the set of its site.
+    pub(super) fn of_client(stream: Stream, site: &Site) -> io::Result<WatchedStream> {
+        Self::new(stream, || {
+            let events = SiteEvents::at(site)?;
+            let number = events.enter();
+            Ok((Set::Site(events), number))
+        })
+    }
+
+    /// The stream of the client of a server with this number. A socket is put into the set that `set` gives.
+    pub(super) fn of_server(
         stream: Stream,
         number: u32,
-        set: impl FnOnce() -> io::Result<Set>,
+        set: impl FnOnce() -> io::Result<Arc<Epoll>>,
     ) -> io::Result<WatchedStream> {
-        let (number, interest) = (u64::from(number), EventFlags::IN);
-        let set = match stream.socket() {
-            Some(socket) => {
-                let set = set()?;
-                set.epoll().add(socket, number, interest)?;
-                Some(set)
+        Self::new(stream, || Ok((Set::Server(set()?), number)))
+    }
+
+    fn new(
+        stream: Stream,
+        set: impl FnOnce() -> io::Result<(Set, u32)>,
+    ) -> io::Result<WatchedStream> {
+        let interest = EventFlags::IN;
+        let mut watched = WatchedStream { stream, set: None, number: NO_CLIENT, interest };
+        if let Some(socket) = watched.stream.socket() {
+            let (set, number) = set()?;
+            watched.number = number.into();
+            let added = set.epoll().add(socket, watched.number, interest);
+            // Also if it was not added: the number is given back.
+            watched.set = Some(set);
+            added?;
+        }
+        Ok(watched)
+    }
+
+    /// What the socket has calls this waker, while a thread waits at the site. `false`: it does not.
+    pub(super) fn wake_with(&mut self, waker: &Waker) -> bool {
+        match &self.set {
+            Some(Set::Site(events)) => {
+                events.wake_with(self.number as u32, waker);
+                true
             }
-            None => None,
-        };
-        Ok(WatchedStream { stream, set, number, interest })
+            _ => false,
+        }
     }
 
     /// Prepares for the thread to sleep. `false`: there is something already. A socket's set watches it for what was
@@ -187,6 +262,9 @@ impl WatchedStream {
             match epoll::delete(&set.epoll().0, socket) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => tracing::warn!(%error, "cannot take a socket out of its set"),
+            }
+            if let Set::Site(events) = set {
+                events.leave(self.number as u32);
             }
         }
     }

@@ -10,7 +10,7 @@ use farcall_core::transport::{Replies, RequestSink, ServerTransport, WindDown};
 
 use super::buffers::Buffers;
 use super::connection::Connection;
-use super::readiness::{Epoll, Set, SiteEvents, WatchedStream};
+use super::readiness::{Epoll, SiteEvents, WatchedStream};
 use super::requests::{Clients, Disconnect};
 use super::wire::{self, Header, Kind};
 use super::{READ_BYTES, check_setup};
@@ -131,12 +131,12 @@ impl Server {
 
     fn watch(&mut self, client: u32, stream: Stream) -> rustix::io::Result<WatchedStream> {
         let Server { sockets, site, .. } = self;
-        WatchedStream::new(stream, client, || {
+        WatchedStream::of_server(stream, client, || {
             let sockets = match sockets {
                 Some(sockets) => sockets,
                 None => sockets.insert(Sockets::new(site)?),
             };
-            Ok(Set::Server(Arc::clone(&sockets.set)))
+            Ok(Arc::clone(&sockets.set))
         })
     }
 

@@ -86,8 +86,10 @@ impl Channel {
             if unsafe { (library.get_cq_event)(self.raw.raw(), &mut queue, &mut context) } != 0 {
                 return;
             }
+            let state = self.context.events.registry.queue(queue.addr());
             // SAFETY: the queue cannot have been destroyed before its event is acknowledged.
             unsafe { (library.ack_cq_events)(queue, 1) };
+            state.into_iter().for_each(|state| state.call_waker());
         }
     }
 

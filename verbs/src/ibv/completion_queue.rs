@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Waker;
 
 use crossbeam_utils::CachePadded;
 
@@ -45,16 +46,30 @@ pub(super) struct CqState {
     /// The queue is no longer polled.
     closed: AtomicBool,
     channel: Option<Arc<Channel>>,
+    /// Called instead of the channel.
+    waker: OnceLock<Waker>,
 }
 
 impl CqState {
+    /// Wakes the poller.
+    pub(super) fn wake(&self) {
+        match (self.waker.get(), &self.channel) {
+            (Some(waker), _) => waker.wake_by_ref(),
+            (None, Some(channel)) => channel.wake(),
+            (None, None) => {}
+        }
+    }
+
+    /// The device has an event of this queue, and who waits on the channel is awake.
+    pub(super) fn call_waker(&self) {
+        self.waker.get().into_iter().for_each(Waker::wake_by_ref);
+    }
+
     /// Sets bits of the attention word, and wakes the poller if it may sleep.
     pub(super) fn notice(&self, bits: u32) {
         self.attention.fetch_or(bits, Ordering::SeqCst);
-        if bits != attention::CHANGES
-            && let Some(channel) = &self.channel
-        {
-            channel.wake();
+        if bits != attention::CHANGES {
+            self.wake();
         }
     }
 
@@ -145,6 +160,7 @@ impl CompletionQueue {
             changes: Mutex::default(),
             closed: AtomicBool::new(false),
             channel: channel.cloned(),
+            waker: OnceLock::new(),
         });
         context.events.registry.add_queue(raw.address(), &state);
         let shared = Arc::new(CqShared { raw, state, context: Arc::clone(context) });
@@ -247,7 +263,9 @@ impl CompletionQueue {
     /// available: the device only reports later ones.
     pub(crate) fn arm(&mut self) {
         let state = &self.shared.state;
-        let Some(channel) = state.channel.clone() else { return };
+        if state.channel.is_none() {
+            return;
+        }
         // SAFETY: the queue lives.
         unsafe { ibv_req_notify_cq(self.shared.raw.raw(), 0) };
         if self.next == self.end {
@@ -255,8 +273,13 @@ impl CompletionQueue {
             let _ = self.fetch(BATCH);
         }
         if self.next != self.end || self.shared.state.attention.load(Ordering::SeqCst) != 0 {
-            channel.wake();
+            self.shared.state.wake();
         }
+    }
+
+    /// Events call this waker. Returns whether all do.
+    pub(crate) fn wake_with(&mut self, waker: &Waker) -> bool {
+        self.shared.state.waker.get_or_init(|| waker.clone()).will_wake(waker)
     }
 
     /// Verbs have no such call: the next completion makes its event.

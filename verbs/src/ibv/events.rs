@@ -70,6 +70,11 @@ impl Registry {
         tables.queues.insert(address, Arc::clone(state));
     }
 
+    /// The completion queue with this address.
+    pub(super) fn queue(&self, address: usize) -> Option<Arc<CqState>> {
+        self.lock().queues.get(&address).cloned()
+    }
+
     /// Must be called before the completion queue is destroyed.
     pub(super) fn remove_queue(&self, address: usize) {
         let removed = self.lock().queues.remove(&address);

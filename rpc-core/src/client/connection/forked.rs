@@ -4,7 +4,8 @@ use super::Connection;
 use crate::error::{FailureKind, ReserveError, TransportFailure};
 use crate::home::Home;
 use crate::time::{Instant, Progress};
-use crate::transport::{ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
+use crate::transport::{Armed, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
+use core::task::Waker;
 
 impl Connection {
     /// A forked child must not touch the transport: its memory is not there, and its sockets are its parent's too.
@@ -48,8 +49,8 @@ impl ClientTransport for Forked {
         Progress::IDLE
     }
 
-    fn arm(&mut self) -> bool {
-        false
+    fn arm(&mut self, _: Option<&Waker>) -> Armed {
+        Armed::No
     }
 
     fn close(&mut self, _: Closing) {}

@@ -12,21 +12,18 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{self, Progress};
 use farcall_core::transport::{
-    ClientLayer, ClientTransport, Dial, DialOptions, NewConnection, ReplySink,
+    Armed, ClientLayer, ClientTransport, Dial, DialOptions, NewConnection, ReplySink,
 };
 use farcall_core::{Channel, ChannelOptions, Endpoint, Server};
 
 use super::BOUND;
 use super::lost_device::{ECHO, Echo, EchoServer};
 use crate::address::Address;
+use crate::{registry, runs_on_stream};
 
 /// What the I/O thread has done with a client.
 #[derive(Default)]
 struct Seen {
-    /// It has asked whether all events call the waker.
-    is_asked: AtomicBool,
-    /// The answer, until the client is armed.
-    calls_waker: AtomicBool,
     /// The client is armed, calls its waker, and was not polled by the I/O thread since.
     is_parked: AtomicBool,
 }
@@ -72,21 +69,13 @@ impl ClientLayer for Layer {
         self.inner.poll(now, sink)
     }
 
-    fn arm(&mut self) -> bool {
-        let is_armed = self.inner.arm();
+    fn arm(&mut self, waker: Option<&Waker>) -> Armed {
+        let armed = self.inner.arm(waker);
         // A caller that has driven a parked client arms it again: it stays parked.
         if is_io_thread() {
-            let calls_waker = self.seen.calls_waker.swap(false, Ordering::SeqCst);
-            self.seen.is_parked.store(is_armed && calls_waker, Ordering::SeqCst);
+            self.seen.is_parked.store(armed == Armed::ByWaker, Ordering::SeqCst);
         }
-        is_armed
-    }
-
-    fn wake_with(&mut self, waker: &Waker) -> bool {
-        let calls_waker = self.inner.wake_with(waker);
-        self.seen.calls_waker.store(calls_waker, Ordering::SeqCst);
-        self.seen.is_asked.store(true, Ordering::SeqCst);
-        calls_waker
+        armed
     }
 }
 
@@ -109,29 +98,23 @@ fn call(channel: &Channel) {
 }
 
 /// Two clients of one endpoint, of which one is idle.
-fn check(backend: &str, parks: bool) {
-    let name = format!("shm://parked-{backend}-{}?backend={backend}", std::process::id());
-    let address: Address = name.parse().expect("an address");
+fn check(address: &str, shares: bool) {
+    let address: Address = address.parse().expect("an address");
     let server = Server::builder().service(EchoServer).serve(&address).expect("a server");
+    let address: Address = server.address().parse().expect("an address");
     let endpoint = Endpoint::new();
     let connect = |seen: &Arc<Seen>| {
         let watched = Watched { address: address.clone(), seen: Arc::clone(seen) };
-        let options = ChannelOptions::default().endpoint(&endpoint);
+        let options = ChannelOptions::default().endpoint(&endpoint).share(shares);
         Channel::connect(watched, &ECHO, options).expect("a client")
     };
     let seen = Arc::<Seen>::default();
     let (idle, busy) = (connect(&seen), connect(&Arc::default()));
     call(&idle);
-    if !parks {
-        until("it is asked whether it can be parked", || seen.is_asked.load(Ordering::SeqCst));
-        assert!(!seen.is_parked.load(Ordering::SeqCst));
-        drop(server);
-        return;
-    }
     until("it is parked", || seen.is_parked.load(Ordering::SeqCst));
     for _ in 0..50 {
         call(&busy);
-        assert!(seen.is_parked.load(Ordering::SeqCst), "{backend}: calls of another client");
+        assert!(seen.is_parked.load(Ordering::SeqCst), "{address}: calls of another client");
     }
     call(&idle);
     until("it is parked again", || seen.is_parked.load(Ordering::SeqCst));
@@ -140,28 +123,17 @@ fn check(backend: &str, parks: bool) {
 }
 
 #[test]
-fn an_idle_client_of_write_imm_is_parked() {
-    check("write_imm", true);
+fn an_idle_client_of_each_backend_is_parked() {
+    for backend in registry::ALL {
+        let name = backend.name();
+        match runs_on_stream(*backend) {
+            true => check("tcp://127.0.0.1:0", false),
+            false => check(&format!("shm://parked-{}?backend={name}", std::process::id()), false),
+        }
+    }
 }
 
 #[test]
-fn an_idle_client_of_send_recv_is_parked() {
-    check("send_recv", true);
-}
-
-#[test]
-fn an_idle_client_of_rfp_is_parked() {
-    check("rfp", true);
-}
-
-#[test]
-fn an_idle_client_of_scale_is_parked() {
-    check("scale", true);
-}
-
-/// It would have to be: who sends datagrams to a client from another process does not know how to call it. The I/O thread looks at
-/// each idle client while another one is busy.
-#[test]
-fn an_idle_client_of_datagram_is_not_parked() {
-    check("datagram", false);
+fn an_idle_client_that_shares_its_queue_pair_is_parked() {
+    check(&format!("shm://parked-shared-{}?backend=datagram", std::process::id()), true);
 }

@@ -104,10 +104,10 @@ impl CompletionQueue {
         }
     }
 
-    /// Events call this waker. Returns whether all do: other processes only know the channel.
+    /// Events call this waker. Returns whether all do: the page in which a process calls may have no room for one of its queue pairs.
     pub(crate) fn wake_with(&mut self, waker: &Waker) -> bool {
         self.shared.waker.get_or_init(|| waker.clone()).will_wake(waker)
-            && self.datagrams.is_empty()
+            && self.datagrams.iter().all(DatagramReceiver::are_called_for)
             && self.receivers.iter().all(Receiver::is_called_for)
     }
 

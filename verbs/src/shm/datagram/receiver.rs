@@ -159,6 +159,11 @@ impl DatagramReceiver {
         self.readers.iter().for_each(|reader| reader.arm(armed));
     }
 
+    /// Whether all senders call.
+    pub(in crate::shm) fn are_called_for(&self) -> bool {
+        self.readers.iter().all(Reader::is_called_for)
+    }
+
     /// Arms the inboxes of senders that have been quiet since the last time.
     pub(in crate::shm) fn arm_quiet(&mut self) {
         for reader in &mut self.readers {
