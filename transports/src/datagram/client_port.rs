@@ -57,7 +57,7 @@ pub(crate) trait LockedPort: DerefMut<Target = ClientPort> {
     fn arm(&mut self, waker: Option<&Waker>, has_work: impl Fn(&Port) -> bool) -> Armed;
 
     /// Takes back `arm`, unless other sessions need the event.
-    fn disarm(&mut self) {}
+    fn disarm(&mut self);
 }
 
 /// What a poll of a port has found.

@@ -211,8 +211,8 @@ impl Inboxes {
     }
 }
 
-/// What calls the sessions that sleep. The one that armed the port last is called when something arrives: it takes all, and calls those that it
-/// is for.
+/// What calls the sessions that sleep. The one that armed the port last, or that was polled since, is called when something arrives: it takes
+/// all, and calls those that it is for.
 #[derive(Debug, Default)]
 struct SessionWakers(Mutex<Wakers>);
 
@@ -244,6 +244,14 @@ impl SessionWakers {
         }
         if wakers.all[index].as_ref().is_none_or(|known| !known.will_wake(waker)) {
             wakers.all[index] = Some(waker.clone());
+        }
+    }
+
+    /// The session is the one to call from now on, if it can be.
+    fn prefer(&self, session: u32) {
+        let mut wakers = self.lock();
+        if wakers.of(session).is_some() {
+            wakers.last = Some(session);
         }
     }
 
@@ -405,6 +413,11 @@ impl LockedPort for LockedShare<'_> {
         });
         completions.arm_with(waker, || has_work(port))
     }
+
+    /// Others need the event; it calls the session that is polled anyway.
+    fn disarm(&mut self) {
+        self.shared.wakers.prefer(self.session);
+    }
 }
 
 /// The turn of a session.
@@ -507,6 +520,10 @@ mod tests {
         assert_eq!(taken(&counts), [0, 0, 1]);
         assert!(wakers.call(0) && !wakers.call(3));
         assert_eq!(taken(&counts), [1, 0, 0]);
+        wakers.prefer(1);
+        wakers.prefer(3);
+        wakers.wake_by_ref();
+        assert_eq!(taken(&counts), [0, 1, 0]);
         wakers.call_all();
         assert_eq!(taken(&counts), [1, 1, 1]);
     }
