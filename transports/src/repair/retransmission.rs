@@ -12,6 +12,9 @@ use super::timers::Timers;
 use super::transfers::Transfers;
 use super::window::{LATE, Phase, Slot, ToSend, Window};
 
+/// Round trips that have shortened by less may be long again: queues come and go.
+const MUCH_SHORTER: u64 = 8;
+
 #[derive(Debug)]
 pub(crate) struct Retransmission {
     flight: Flight,
@@ -181,7 +184,7 @@ impl Retransmission {
         self.round_trip.record(nanos);
         self.congestion.record(now, nanos, datagrams);
         let timeout = self.round_trip.timeout(0);
-        match timeout < self.longest / 2 {
+        match timeout < self.longest / MUCH_SHORTER {
             true => self.shorten_timeouts(timeout),
             false => self.longest = self.longest.max(timeout),
         }
@@ -461,7 +464,7 @@ mod tests {
         let due = client.window.slots[0].due;
         assert!(due > client.now() + Duration::from_nanos(2 * long), "{due:?}");
         // Other messages of the session are answered, each within a turn.
-        for _ in 0..20 {
+        for _ in 0..60 {
             let now = client.now();
             client.repair.record_round_trip(now + TURN, now, None);
         }
