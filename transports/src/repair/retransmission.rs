@@ -21,7 +21,7 @@ pub(crate) struct Retransmission {
     congestion: Congestion,
     timers: Timers,
     round_trip: RoundTrip,
-    /// The longest timeout that something under way may have from [`round_trip`](Self::round_trip), before it is doubled.
+    /// The longest timeout that something under way may have from what was measured, before it is doubled.
     longest: u64,
     /// Slots that were sent since the last poll: their time counts from the next.
     fresh: Vec<u32>,
@@ -30,13 +30,12 @@ pub(crate) struct Retransmission {
 impl Retransmission {
     /// For a session with this window, whose congestion control, if any, allows at most `most` datagrams.
     pub(crate) fn new(window: u32, most: u32, silence: Duration) -> Self {
-        let round_trip = RoundTrip::default();
         Retransmission {
             flight: Flight::new(window),
             congestion: Congestion::new(most),
             timers: Timers::new(silence),
-            round_trip,
-            longest: round_trip.timeout(0),
+            round_trip: RoundTrip::default(),
+            longest: 0,
             fresh: Vec::with_capacity(window as usize),
         }
     }
