@@ -6,6 +6,7 @@
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
 use std::time::{Duration, Instant as SystemInstant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -20,7 +21,6 @@ use farcall_core::{
     BindError, Connection, ConnectionOptions, IdlePolicy, PollClient, ReserveError, Server,
     ServiceDescription,
 };
-use std::task::Waker;
 
 /// Both headers of farcall-core have this many bytes; a response that begins with zeros is a value.
 const HEADER_BYTES: usize = 8;

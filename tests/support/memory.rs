@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use bytes::Bytes;
 use farcall_core::site::Site;
@@ -15,7 +16,6 @@ use farcall_core::transport::{
 use farcall_core::{
     BindError, ConnectError, FailureKind, ReserveError, ServiceDescription, TransportFailure,
 };
-use std::task::Waker;
 
 const WINDOW: usize = 8;
 const MAX_MESSAGE_BYTES: usize = 1 << 20;

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -12,7 +13,6 @@ use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
     Armed, ClientTransport, Closing, Delivery, Dial, Limits, NewConnection, ReplySink, SlotId,
 };
-use std::task::Waker;
 
 use crate::echo::service::EchoClient;
 

@@ -4,19 +4,18 @@ use super::call::Call;
 use super::driven::ChannelDriver;
 use super::driver::Driver;
 use super::endpoint::Endpoint;
-use super::io::{Attendance, ChannelIo, Dialler, Link, Watch};
+use super::io::{ChannelIo, Dialler};
 use super::job::Job;
 use super::options::ChannelOptions;
 use super::shared::Shared;
 use crate::client::unencodable;
 use crate::codec::Payload;
 use crate::error::{Backpressure, ConnectError, RpcError};
-use crate::idle::Idler;
 use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::older::Ends;
 use crate::service::{Method, ServiceDescription};
 use crate::site::Site;
-use crate::time::{PollAt, saturating_nanos};
+use crate::time::saturating_nanos;
 use crate::transport::{ClientTransport, Delivery, Dial, NewConnection};
 use core::fmt;
 use core::time::Duration;
@@ -82,20 +81,8 @@ impl Channel {
         let (transport, driver, shared, metrics) = parts(dialled, &site, service, &options);
         let timeout_ns = saturating_nanos(options.timeout);
         let (end, ended) = bounded(0);
-        shared.io.put(Box::new(ChannelIo {
-            driver,
-            shared: shared.clone(),
-            link: Link::Up(transport),
-            dialler: Dialler { address: Arc::new(address), service, site, options },
-            idle,
-            idler: Idler::new(idle),
-            // The I/O thread looks at its new channels.
-            watch: Watch::Naps,
-            is_handed_over: false,
-            attendance: Attendance::default(),
-            next: PollAt::OnEvent,
-            _end: end,
-        }));
+        let dialler = Dialler { address: Arc::new(address), service, site, options };
+        shared.io.put(ChannelIo::new(driver, &shared, transport, dialler, idle, end));
         endpoint.add(shared.clone()).map_err(|cause| {
             shared.retire();
             let (address, doing) = (service.name.into(), "starting the I/O thread");

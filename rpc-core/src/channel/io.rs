@@ -87,6 +87,30 @@ pub(super) struct Dialler {
 }
 
 impl ChannelIo {
+    /// That of a new channel, which the I/O thread looks at. `end` is dropped with it.
+    pub(super) fn new(
+        driver: Driver,
+        shared: &Arc<Shared>,
+        transport: Box<dyn ClientTransport>,
+        dialler: Dialler,
+        idle: IdlePolicy,
+        end: Sender<()>,
+    ) -> Box<ChannelIo> {
+        Box::new(ChannelIo {
+            driver,
+            shared: Arc::clone(shared),
+            link: Link::Up(transport),
+            dialler,
+            idle,
+            idler: Idler::new(idle),
+            watch: Watch::Naps,
+            is_handed_over: false,
+            attendance: Attendance::default(),
+            next: PollAt::OnEvent,
+            _end: end,
+        })
+    }
+
     /// One turn at `now`. Never waits.
     #[inline]
     pub(super) fn turn(&mut self, now: Instant) -> Progress {

@@ -277,15 +277,12 @@ fn arm(channel: &Shared, mut io: Box<ChannelIo>, until: Instant) -> Sleep {
         Sleep::Armed => Watch::Armed(until),
         Sleep::Awake | Sleep::Nap(_) => Watch::Naps,
     };
+    channel.set_unwatched(armed.may_sleep());
+    let sleep = if put_back(channel, io) { Sleep::Awake } else { sleep };
     if may_park && !matches!(sleep, Sleep::Parked) {
         channel.parking.revoke();
     }
-    channel.set_unwatched(armed.may_sleep());
-    if !put_back(channel, io) {
-        return sleep;
-    }
-    channel.parking.revoke();
-    Sleep::Awake
+    sleep
 }
 
 /// Callers have driven lately, and did not leave their calls to this thread.

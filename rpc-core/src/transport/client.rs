@@ -117,11 +117,6 @@ impl Armed {
             (true, true) => Armed::ByWaker,
         }
     }
-
-    /// The same, if nothing else is there to do.
-    pub fn if_idle(self, is_idle: bool) -> Armed {
-        if is_idle { self } else { Armed::No }
-    }
 }
 
 /// What [`ClientTransport::post_parts`] does where nothing is to be gained: copies both parts into a slot, and posts it.

@@ -26,6 +26,7 @@ use super::setup::Sizes;
 use super::wire::Header;
 use crate::contract::SetupError;
 use crate::kit::completions::failure;
+use crate::kit::wakers::Wakers;
 
 /// Datagrams that are queued for one session: usually more than its window has outstanding.
 const INBOX_BYTES: usize = 64 << 10;
@@ -214,75 +215,60 @@ impl Inboxes {
 /// What calls the sessions that sleep. The one that armed the port last, or that was polled since, is called when something arrives: it takes
 /// all, and calls those that it is for.
 #[derive(Debug, Default)]
-struct SessionWakers(Mutex<Wakers>);
+struct SessionWakers(Mutex<Sleepers>);
 
 #[derive(Debug, Default)]
-struct Wakers {
+struct Sleepers {
     /// By the sessions' numbers.
-    all: Vec<Option<Waker>>,
+    wakers: Wakers,
     last: Option<u32>,
 }
 
-impl Wakers {
-    fn of(&self, session: u32) -> Option<&Waker> {
-        self.all.get(session as usize)?.as_ref()
+impl Sleepers {
+    fn call_last(&self) {
+        if let Some(last) = self.last {
+            self.wakers.call(last);
+        }
     }
 }
 
 impl SessionWakers {
-    fn lock(&self) -> MutexGuard<'_, Wakers> {
+    fn lock(&self) -> MutexGuard<'_, Sleepers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The session has armed the port.
     fn enter(&self, session: u32, waker: &Waker) {
-        let mut wakers = self.lock();
-        wakers.last = Some(session);
-        let index = session as usize;
-        if wakers.all.len() <= index {
-            wakers.all.resize(index + 1, None);
-        }
-        if wakers.all[index].as_ref().is_none_or(|known| !known.will_wake(waker)) {
-            wakers.all[index] = Some(waker.clone());
-        }
+        let mut sleepers = self.lock();
+        sleepers.last = Some(session);
+        sleepers.wakers.set(session, waker);
     }
 
     /// The session is the one to call from now on, if it can be.
     fn prefer(&self, session: u32) {
-        let mut wakers = self.lock();
-        if wakers.of(session).is_some() {
-            wakers.last = Some(session);
+        let mut sleepers = self.lock();
+        if sleepers.wakers.has(session) {
+            sleepers.last = Some(session);
         }
     }
 
     /// The session is over. What it may have been called for, another one takes.
     fn leave(&self, session: u32) {
-        let mut wakers = self.lock();
-        if let Some(waker) = wakers.all.get_mut(session as usize) {
-            *waker = None;
-        }
-        if wakers.last == Some(session) {
-            wakers.last = wakers.all.iter().position(Option::is_some).map(|other| other as u32);
-            self.call_last(&wakers);
-        }
-    }
-
-    fn call_last(&self, wakers: &Wakers) {
-        if let Some(waker) = wakers.last.and_then(|last| wakers.of(last)) {
-            waker.wake_by_ref();
+        let mut sleepers = self.lock();
+        sleepers.wakers.remove(session);
+        if sleepers.last == Some(session) {
+            sleepers.last = sleepers.wakers.any();
+            sleepers.call_last();
         }
     }
 
     /// `false`: it is polled by who has its thread.
     fn call(&self, session: u32) -> bool {
-        let wakers = self.lock();
-        let waker = wakers.of(session);
-        waker.into_iter().for_each(Waker::wake_by_ref);
-        waker.is_some()
+        self.lock().wakers.call(session)
     }
 
     fn call_all(&self) {
-        self.lock().all.iter().flatten().for_each(Waker::wake_by_ref);
+        self.lock().wakers.call_all();
     }
 }
 
@@ -292,7 +278,7 @@ impl Wake for SessionWakers {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.call_last(&self.lock());
+        self.lock().call_last();
     }
 }
 

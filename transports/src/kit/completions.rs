@@ -110,7 +110,7 @@ impl Completions {
         self.arm_with(None, has_work).may_sleep()
     }
 
-    /// The same, and it calls this waker if the device can.
+    /// Gets ready to sleep: what completes from now on makes an event, and calls this waker if the device can.
     pub(crate) fn arm_with(&mut self, waker: Option<&Waker>, has_work: impl Fn() -> bool) -> Armed {
         if self.held > 0 || has_work() {
             return Armed::No;

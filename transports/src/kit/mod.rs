@@ -15,3 +15,4 @@ pub(crate) mod sender;
 pub(crate) mod setup;
 pub(crate) mod shared_time;
 mod tear_down;
+pub(crate) mod wakers;

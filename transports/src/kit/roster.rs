@@ -306,40 +306,16 @@ mod tests {
         drop(again);
     }
 
-    /// A client that takes its time to be dropped.
-    struct Slow(ClientId, crossbeam_channel::Receiver<()>);
+    /// A client that does this when it is dropped.
+    struct OnDrop<F: FnMut() + Send + 'static>(ClientId, F);
 
-    impl Drop for Slow {
+    impl<F: FnMut() + Send> Drop for OnDrop<F> {
         fn drop(&mut self) {
-            let _ = self.1.recv();
+            self.1();
         }
     }
 
-    impl Member for Slow {
-        fn id(&self) -> ClientId {
-            self.0
-        }
-
-        fn calls(&self) -> Calls {
-            Calls::None
-        }
-
-        fn in_line(&mut self) -> &mut bool {
-            unreachable!("it sends nothing")
-        }
-    }
-
-    /// A client that reads the count of refusals when it notices that it is dropped.
-    struct Counting(ClientId, Site, Arc<AtomicU64>);
-
-    impl Drop for Counting {
-        fn drop(&mut self) {
-            let counted = self.1.refusals().of(RefusalReason::BrokeProtocol);
-            self.2.store(counted, Ordering::Relaxed);
-        }
-    }
-
-    impl Member for Counting {
+    impl<F: FnMut() + Send> Member for OnDrop<F> {
         fn id(&self) -> ClientId {
             self.0
         }
@@ -359,7 +335,14 @@ mod tests {
         let (queue, arrivals) = AcceptQueue::new(&site, ClientLimits::of(1));
         let mut roster = Roster::new(arrivals);
         let noticed = Arc::new(AtomicU64::new(0));
-        let make = |id, _: &_| Ok((Vec::new(), Counting(id, site.clone(), Arc::clone(&noticed))));
+        let make = |id, _: &_| {
+            let (site, noticed) = (site.clone(), Arc::clone(&noticed));
+            let notice = move || {
+                let counted = site.refusals().of(RefusalReason::BrokeProtocol);
+                noticed.store(counted, Ordering::Relaxed);
+            };
+            Ok((Vec::new(), OnDrop(id, notice)))
+        };
         let _client = queue.accept((Source::Unknown, None), make).unwrap();
         let mut told = Disconnects::default();
         assert_eq!(roster.take_arrivals(&mut told), None);
@@ -375,7 +358,14 @@ mod tests {
         let mut roster = Roster::new(arrivals);
         let (release, gate) = crossbeam_channel::bounded(0);
         let accept = || {
-            let make = |id, _: &_| Ok((Vec::new(), Slow(id, gate.clone())));
+            let make = |id, _: &_| {
+                let gate = gate.clone();
+                // It takes its time.
+                let wait = move || {
+                    let _ = gate.recv();
+                };
+                Ok((Vec::new(), OnDrop(id, wait)))
+            };
             queue.accept((Source::Unknown, None), make)
         };
         let _clients = [accept().unwrap(), accept().unwrap()];

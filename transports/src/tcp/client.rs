@@ -2,6 +2,7 @@
 
 use std::io::IoSliceMut;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::site::Site;
@@ -9,7 +10,6 @@ use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
     Armed, ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId,
 };
-use std::task::Waker;
 
 use super::inbox::{Inbox, Incoming, Next};
 use super::large::{Arrived, LargeMessages};

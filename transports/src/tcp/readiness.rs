@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{self, Errno};
 
 use crate::contract::Stream;
+use crate::kit::wakers::Wakers;
 
 /// The number of what is no client: a wake-up, or another set.
 const NO_CLIENT: u64 = u64::MAX;
@@ -49,14 +50,16 @@ impl Epoll {
 pub(super) struct SiteEvents {
     epoll: Epoll,
     wake: OwnedFd,
-    wakers: Mutex<Wakers>,
+    clients: Mutex<Clients>,
 }
 
-/// What calls for the clients of a site when their sockets have something, by their numbers in the set.
+/// The clients of a site, by their numbers in the set.
 #[derive(Debug, Default)]
-struct Wakers {
-    all: Vec<Option<Waker>>,
+struct Clients {
+    /// What calls for them when their sockets have something.
+    wakers: Wakers,
     free: Vec<u32>,
+    next: u32,
 }
 
 impl SiteEvents {
@@ -68,42 +71,33 @@ impl SiteEvents {
                 let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
                 let epoll = Epoll::new()?;
                 epoll.add(&wake, NO_CLIENT, EventFlags::IN)?;
-                Ok(SiteEvents { epoll, wake, wakers: Mutex::default() })
+                Ok(SiteEvents { epoll, wake, clients: Mutex::default() })
             },
         )
     }
 
-    fn wakers(&self) -> MutexGuard<'_, Wakers> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A number for one more client.
     fn enter(&self) -> u32 {
-        let Wakers { all, free } = &mut *self.wakers();
+        let Clients { free, next, .. } = &mut *self.clients();
         free.pop().unwrap_or_else(|| {
-            all.push(None);
-            all.len() as u32 - 1
+            *next += 1;
+            *next - 1
         })
     }
 
     fn leave(&self, number: u32) {
-        let Wakers { all, free } = &mut *self.wakers();
-        all[number as usize] = None;
+        let Clients { wakers, free, .. } = &mut *self.clients();
+        wakers.remove(number);
         free.push(number);
     }
 
     /// What the client's socket has calls this waker, while a thread waits.
     fn wake_with(&self, number: u32, waker: &Waker) {
-        let known = &mut self.wakers().all[number as usize];
-        if known.as_ref().is_none_or(|known| !known.will_wake(waker)) {
-            *known = Some(waker.clone());
-        }
-    }
-
-    fn call(&self, number: u64) {
-        let wakers = self.wakers();
-        let waker = wakers.all.get(number as usize).and_then(Option::as_ref);
-        waker.into_iter().for_each(Waker::wake_by_ref);
+        self.clients().wakers.set(number, waker);
     }
 
     /// The thread wakes for whatever is in that set.
@@ -133,7 +127,9 @@ impl EventChannel for SiteEvents {
                     // Fails only if it was no wake-up.
                     let _ = io::read(&self.wake, &mut count);
                 }
-                client => self.call(client),
+                client => {
+                    self.clients().wakers.call(client as u32);
+                }
             }
         }
     }

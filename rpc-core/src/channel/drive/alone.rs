@@ -1,17 +1,16 @@
 //! A caller that drives while there is no I/O thread: each of its turns takes some virtual time.
 
 use super::super::driver::Driver;
-use super::super::io::{Attendance, Dialler, Link};
+use super::super::io::Dialler;
 use super::super::options::ChannelOptions;
 use super::*;
 use crate::error::FailureKind;
-use crate::idle::{IdlePolicy, Idler};
+use crate::idle::IdlePolicy;
 use crate::metrics::{MethodTable, ThreadCounters};
 use crate::service::Method;
 use crate::support::intercepted::Intercepted;
 use crate::support::loopback::{Clock, Loopback, ServerEnd};
 use crate::support::service::{Echo, TEST, bytes};
-use crate::time::PollAt;
 use crate::transport::{CallToken, Dial, DialOptions, Message};
 use crate::transport::{Replies, RequestSink, ServerTransport};
 use crate::wire::Status;
@@ -65,20 +64,11 @@ fn bench() -> Bench {
     let shared = Arc::new(Shared::new(8, site.clone()));
     let methods = Arc::new(MethodTable::new(&[&TEST]));
     let counters = Arc::new(ThreadCounters::new(&methods));
-    let (idle, options) = (IdlePolicy::default(), ChannelOptions::default());
-    shared.io.put(Box::new(ChannelIo {
-        driver: Driver::new(shared.clone(), methods, counters, 4, None),
-        shared: shared.clone(),
-        link: Link::Up(dialled.transport),
-        dialler: Dialler { address: Arc::new(address), service: &TEST, site, options },
-        idle,
-        idler: Idler::new(idle),
-        watch: Watch::Naps,
-        is_handed_over: false,
-        attendance: Attendance::default(),
-        next: PollAt::OnEvent,
-        _end: bounded(0).0,
-    }));
+    let driver = Driver::new(shared.clone(), methods, counters, 4, None);
+    let options = ChannelOptions::default();
+    let dialler = Dialler { address: Arc::new(address), service: &TEST, site, options };
+    let (idle, end) = (IdlePolicy::default(), bounded(0).0);
+    shared.io.put(ChannelIo::new(driver, &shared, dialled.transport, dialler, idle, end));
     Bench { shared, server, turns }
 }
 

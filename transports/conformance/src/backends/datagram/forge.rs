@@ -437,7 +437,7 @@ impl End {
         self.ask_until(message, |answer| answer.kind != kind::RUNNING)
     }
 
-    /// The same, where that is an answer too.
+    /// Sends a message until anything is answered, also that its handler runs.
     pub(super) fn ask_once(&mut self, message: &[u8]) -> Message {
         self.ask_until(message, |_| true)
     }
