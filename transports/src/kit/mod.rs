@@ -1,6 +1,7 @@
 //! What backends are built from. Nothing here knows a backend.
 
 pub(crate) mod accept_queue;
+pub(crate) mod by_slot;
 pub(crate) mod clusters;
 pub(crate) mod completions;
 pub(crate) mod device_channel;

@@ -4,7 +4,6 @@
 //! are under way take turns, so that none keeps the others, or small calls, waiting.
 
 use std::collections::VecDeque;
-use std::ops::{Index, IndexMut};
 
 use bytes::Bytes;
 use farcall_verbs::{Buffer, ProtectionDomain, RemoteRegion, RemoteSlice};
@@ -12,6 +11,7 @@ use farcall_verbs::{Buffer, ProtectionDomain, RemoteRegion, RemoteSlice};
 use super::chunks::{Outgoing, RING_CHUNKS, most_chunk_bytes};
 use super::source::{MOST_FRONT_BYTES, Source};
 use super::wire::{Grant, Lent};
+use crate::kit::by_slot::BySlot;
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
 
 /// One step, to be posted.
@@ -45,26 +45,14 @@ impl Next {
 
 #[derive(Debug)]
 enum Large {
-    None,
     /// A request that is filled, or waits for its grant.
     Request(Source),
     /// What remains of a request that is written.
-    Sending {
-        rest: Source,
-        outgoing: Outgoing,
-        landing: RemoteRegion,
-    },
+    Sending { rest: Source, outgoing: Outgoing, landing: RemoteRegion },
     /// A response for which there is no memory yet.
-    Waiting {
-        lent: Response,
-    },
+    Waiting { lent: Response },
     /// A response that is read.
-    Fetching {
-        lent: Response,
-        rest: Buffer,
-        offset: u64,
-        filled: Option<Buffer>,
-    },
+    Fetching { lent: Response, rest: Buffer, offset: u64, filled: Option<Buffer> },
 }
 
 /// A response that the server lends.
@@ -74,35 +62,6 @@ struct Response {
     /// So many of its bytes are there: all, or some of these parts.
     there: u64,
     part: u64,
-}
-
-/// What each slot has to do with large messages. It takes no memory before there is one.
-#[derive(Debug)]
-struct LargeSlots {
-    /// Of the first slots; further ones have never had a large message.
-    used: Vec<Large>,
-    window: usize,
-}
-
-impl Index<usize> for LargeSlots {
-    type Output = Large;
-
-    #[inline]
-    fn index(&self, slot: usize) -> &Large {
-        static NONE: Large = Large::None;
-        self.used.get(slot).unwrap_or(&NONE)
-    }
-}
-
-impl IndexMut<usize> for LargeSlots {
-    #[inline]
-    fn index_mut(&mut self, slot: usize) -> &mut Large {
-        if slot >= self.used.len() {
-            assert!(slot < self.window, "slot {slot} of a window of {}", self.window);
-            self.used.resize_with(slot + 1, || Large::None);
-        }
-        &mut self.used[slot]
-    }
 }
 
 #[derive(Debug)]
@@ -115,7 +74,7 @@ pub(crate) struct Transfers {
     part: u64,
     /// Each of as many bytes can be posted inline, and its CPU copies it.
     shares: bool,
-    large: LargeSlots,
+    large: BySlot<Large>,
     /// Slots whose next step can be posted, in turn.
     ready: VecDeque<u32>,
     /// Slots that wait for memory.
@@ -135,7 +94,7 @@ impl Transfers {
             responses: half(),
             part,
             shares: !pd.caps().network && pd.caps().max_inline as u64 >= part,
-            large: LargeSlots { used: Vec::new(), window: window as usize },
+            large: BySlot::new(window),
             ready: VecDeque::with_capacity(window as usize),
             waiting: VecDeque::with_capacity(window as usize),
             whole: VecDeque::with_capacity(window as usize),
@@ -163,9 +122,7 @@ impl Transfers {
     /// Memory for a request of this slot, if there is some now.
     pub(crate) fn reserve(&mut self, slot: u32, len: usize) -> Option<&mut [u8]> {
         let buffer = buffer(&mut self.requests, len)?;
-        let large = &mut self.large[slot as usize];
-        *large = Large::Request(Source::Registered(buffer));
-        match large {
+        match self.large.put(slot, Large::Request(Source::Registered(buffer))) {
             Large::Request(Source::Registered(buffer)) => Some(buffer),
             _ => None,
         }
@@ -178,13 +135,13 @@ impl Transfers {
 
     /// The request of this slot is `front` and then this memory: see [`can_share`](Transfers::can_share).
     pub(crate) fn share(&mut self, slot: u32, front: &[u8], body: &Bytes) {
-        self.large[slot as usize] = Large::Request(Source::shared(front, body));
+        self.large.put(slot, Large::Request(Source::shared(front, body)));
     }
 
     /// The length of the slot's request.
     pub(crate) fn request_len(&self, slot: u32) -> u64 {
-        match &self.large[slot as usize] {
-            Large::Request(source) => source.len() as u64,
+        match self.large.get(slot) {
+            Some(Large::Request(source)) => source.len() as u64,
             _ => 0,
         }
     }
@@ -192,8 +149,7 @@ impl Transfers {
     /// The server's answer to the announced request; `false` if it makes no sense.
     pub(crate) fn granted(&mut self, slot: u32, grant: &Grant) -> bool {
         let landing: RemoteRegion = grant.region.into();
-        let large = &mut self.large[slot as usize];
-        let Large::Request(rest) = std::mem::replace(large, Large::None) else { return false };
+        let Some(Large::Request(rest)) = self.large.take(slot) else { return false };
         let Some(outgoing) = Outgoing::new(rest.len() as u64, grant, landing.len) else {
             return false;
         };
@@ -201,14 +157,14 @@ impl Transfers {
         if rest.is_shared() && !shared_chunks.contains(&outgoing.chunk_bytes()) {
             return false;
         }
-        *large = Large::Sending { rest, outgoing, landing };
+        self.large.put(slot, Large::Sending { rest, outgoing, landing });
         self.ready.push_back(slot);
         true
     }
 
     /// The server took a chunk out; `false` if it cannot have.
     pub(crate) fn credit(&mut self, slot: u32) -> bool {
-        let Some(Large::Sending { outgoing, .. }) = self.large.used.get_mut(slot as usize) else {
+        let Some(Large::Sending { outgoing, .. }) = self.large.get_mut(slot) else {
             return false;
         };
         let stalled = outgoing.next().is_none();
@@ -226,14 +182,14 @@ impl Transfers {
             return false;
         }
         let lent = Response { region, there: part.min(region.len), part };
-        self.large[slot as usize] = Large::Waiting { lent };
+        self.large.put(slot, Large::Waiting { lent });
         self.waiting.push_back(slot);
         true
     }
 
     /// One more part of the slot's response is there; `false` if all were.
     pub(crate) fn more_is_there(&mut self, slot: u32) -> bool {
-        let (lent, has_read) = match self.large.used.get_mut(slot as usize) {
+        let (lent, has_read) = match self.large.get_mut(slot) {
             Some(Large::Waiting { lent }) => (lent, None),
             Some(Large::Fetching { lent, offset, .. }) => (lent, Some(*offset)),
             _ => return false,
@@ -254,13 +210,13 @@ impl Transfers {
     /// them may hold all of it, and the caller waits for this one.
     fn admit(&mut self) {
         while let Some(&slot) = self.waiting.front() {
-            if let Large::Waiting { lent } = self.large[slot as usize] {
+            if let Some(&Large::Waiting { lent }) = self.large.get(slot) {
                 let len = lent.region.len as usize;
                 let within = buffer(&mut self.responses, len);
                 let must = self.fetching == 0;
                 let beyond = || must.then(|| buffer_beyond(&mut self.responses, len)).flatten();
                 let Some(rest) = within.or_else(beyond) else { return };
-                self.large[slot as usize] = Large::Fetching { lent, rest, offset: 0, filled: None };
+                self.large.put(slot, Large::Fetching { lent, rest, offset: 0, filled: None });
                 self.fetching += 1;
                 // First: the end of one call frees memory at both ends, and is still in the caches.
                 self.ready.push_front(slot);
@@ -286,8 +242,7 @@ impl Transfers {
     }
 
     fn step(&mut self, slot: u32) -> Option<(Transfer, Next)> {
-        let large = &mut self.large[slot as usize];
-        match large {
+        match self.large.get_mut(slot)? {
             Large::Sending { rest, outgoing, landing } => {
                 let next = outgoing.next()?;
                 let remote = landing.slice(next.ring_offset, next.len).ok()?;
@@ -296,7 +251,7 @@ impl Transfers {
                 let (more, last) = (outgoing.next().is_some(), outgoing.is_done());
                 let next = Next::after(next.offset, outgoing.chunk_bytes(), more);
                 if last {
-                    *large = Large::None;
+                    self.large.take(slot);
                 }
                 Some((Transfer::Chunk { chunk, remote, last }, next))
             }
@@ -314,7 +269,7 @@ impl Transfers {
 
     /// A part of the slot's response has arrived; parts arrive in order.
     pub(crate) fn fetched(&mut self, slot: u32, part: Buffer) {
-        let Large::Fetching { lent, filled, .. } = &mut self.large[slot as usize] else { return };
+        let Some(Large::Fetching { lent, filled, .. }) = self.large.get_mut(slot) else { return };
         let len = match filled {
             None => filled.insert(part).len(),
             Some(front) => {
@@ -332,8 +287,8 @@ impl Transfers {
     /// A response that is whole, and is now the caller's.
     pub(crate) fn take_whole(&mut self) -> Option<(u32, Buffer)> {
         let slot = self.whole.pop_front()?;
-        match std::mem::replace(&mut self.large[slot as usize], Large::None) {
-            Large::Fetching { filled: Some(buffer), .. } => {
+        match self.large.take(slot) {
+            Some(Large::Fetching { filled: Some(buffer), .. }) => {
                 self.fetching -= 1;
                 Some((slot, buffer))
             }
@@ -343,8 +298,8 @@ impl Transfers {
 
     /// The slot's request will not be sent, or not on.
     pub(crate) fn forget(&mut self, slot: u32) {
-        if matches!(self.large[slot as usize], Large::Request(_) | Large::Sending { .. }) {
-            self.large[slot as usize] = Large::None;
+        if matches!(self.large.get(slot), Some(Large::Request(_) | Large::Sending { .. })) {
+            self.large.take(slot);
             self.ready.retain(|ready| *ready != slot);
         }
     }
@@ -401,7 +356,7 @@ mod tests {
         let mut transfers = transfers();
         transfers.forget(0);
         assert!(!transfers.credit(0) && !transfers.more_is_there(0));
-        assert_eq!(transfers.large.used.capacity(), 0);
+        assert!(transfers.large.takes_no_memory());
     }
 
     #[test]

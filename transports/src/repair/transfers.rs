@@ -10,6 +10,7 @@ use farcall_verbs::{Buffer, ProtectionDomain};
 
 use super::parts::{Fetch, Outgoing, Parts};
 use super::window::LAST_COPY;
+use crate::kit::by_slot::BySlot;
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
 
 /// One step, to be sent.
@@ -32,7 +33,6 @@ struct Timing {
 
 #[derive(Debug)]
 enum Large {
-    None,
     /// A request that is filled, or waits until the server has room.
     Request(Buffer),
     Sending {
@@ -50,33 +50,6 @@ enum Large {
     },
 }
 
-/// The large messages by slot, up to the highest slot that ever had one: most clients have none.
-#[derive(Debug, Default)]
-struct BySlot(Vec<Large>);
-
-impl BySlot {
-    fn of(&self, slot: u32) -> &Large {
-        self.0.get(slot as usize).unwrap_or(&Large::None)
-    }
-
-    fn of_mut(&mut self, slot: u32) -> Option<&mut Large> {
-        self.0.get_mut(slot as usize)
-    }
-
-    fn put(&mut self, slot: u32, large: Large) -> &mut Large {
-        let slot = slot as usize;
-        if slot >= self.0.len() {
-            self.0.resize_with(slot + 1, || Large::None);
-        }
-        self.0[slot] = large;
-        &mut self.0[slot]
-    }
-
-    fn take(&mut self, slot: u32) -> Large {
-        self.of_mut(slot).map_or(Large::None, |large| std::mem::replace(large, Large::None))
-    }
-}
-
 /// What became of a part of a response.
 #[derive(Debug)]
 pub(crate) enum Taken {
@@ -92,7 +65,7 @@ pub(crate) struct Transfers {
     requests: LargeBuffers,
     /// Separate, so that requests which wait for the server never hold what a response needs.
     responses: LargeBuffers,
-    large: BySlot,
+    large: BySlot<Large>,
     /// Slots whose parts are under way, in turn.
     active: VecDeque<u32>,
     /// Slots that wait for memory.
@@ -121,7 +94,7 @@ impl Transfers {
         Transfers {
             requests: half(),
             responses: half(),
-            large: BySlot::default(),
+            large: BySlot::new(window),
             active: VecDeque::new(),
             waiting: VecDeque::new(),
             sending: 0,
@@ -157,15 +130,15 @@ impl Transfers {
 
     /// The length of the slot's request.
     pub(crate) fn request_len(&self, slot: u32) -> u64 {
-        match self.large.of(slot) {
-            Large::Request(whole) => whole.len() as u64,
+        match self.large.get(slot) {
+            Some(Large::Request(whole)) => whole.len() as u64,
             _ => 0,
         }
     }
 
     /// The server has room for the request: its parts may go.
     pub(crate) fn start(&mut self, slot: u32) {
-        let Large::Request(whole) = self.large.take(slot) else { return };
+        let Some(Large::Request(whole)) = self.large.take(slot) else { return };
         let Some(parts) = Parts::new(whole.len() as u64, self.part_bytes) else { return };
         self.large.put(slot, Large::Sending { whole, outgoing: Outgoing::new(parts) });
         self.sending += 1;
@@ -179,7 +152,7 @@ impl Transfers {
         round: u8,
         (base, arrived): (u32, u64),
     ) -> Option<(bool, bool)> {
-        let Some(Large::Sending { outgoing, .. }) = self.large.of_mut(slot) else {
+        let Some(Large::Sending { outgoing, .. }) = self.large.get_mut(slot) else {
             return Some((false, false));
         };
         let news = outgoing.acknowledge(base, arrived)?;
@@ -223,7 +196,7 @@ impl Transfers {
     pub(crate) fn time_out(&mut self, slot: u32) {
         let round = &mut self.rounds[slot as usize];
         *round = (*round + 1) & LAST_COPY;
-        if let Some(Large::Sending { outgoing, .. }) = self.large.of_mut(slot) {
+        if let Some(Large::Sending { outgoing, .. }) = self.large.get_mut(slot) {
             outgoing.time_out();
         }
     }
@@ -243,7 +216,7 @@ impl Transfers {
     /// takes them may hold all of it, and the caller waits for this one.
     fn admit(&mut self) {
         while let Some(&slot) = self.waiting.front() {
-            if let Large::Waiting { len, parts } = *self.large.of(slot) {
+            if let Some(&Large::Waiting { len, parts }) = self.large.get(slot) {
                 let within = buffer(self.responses.take(len), len);
                 let must = self.fetching == 0;
                 let beyond =
@@ -259,7 +232,7 @@ impl Transfers {
 
     /// A part of a response has arrived.
     pub(crate) fn take_part(&mut self, slot: u32, round: u8, number: u32, bytes: &[u8]) -> Taken {
-        let Some(Large::Fetching { whole, fetch }) = self.large.of_mut(slot) else {
+        let Some(Large::Fetching { whole, fetch }) = self.large.get_mut(slot) else {
             return Taken::No;
         };
         let Some(range) = fetch.take(number, bytes.len()) else { return Taken::No };
@@ -273,15 +246,15 @@ impl Transfers {
         }
         self.leave(slot);
         match self.large.take(slot) {
-            Large::Fetching { whole, .. } => Taken::Whole(whole),
+            Some(Large::Fetching { whole, .. }) => Taken::Whole(whole),
             _ => Taken::No,
         }
     }
 
     /// The parts that were asked for and have not arrived.
     pub(crate) fn missing(&self, slot: u32) -> Option<(u32, u64)> {
-        match self.large.of(slot) {
-            Large::Fetching { fetch, .. } => fetch.ask_again(),
+        match self.large.get(slot) {
+            Some(Large::Fetching { fetch, .. }) => fetch.ask_again(),
             _ => None,
         }
     }
@@ -297,7 +270,7 @@ impl Transfers {
         for _ in 0..self.active.len() {
             let slot = self.active.pop_front()?;
             self.active.push_back(slot);
-            match self.large.of_mut(slot) {
+            match self.large.get_mut(slot) {
                 Some(Large::Sending { outgoing, .. }) => {
                     let repeats = outgoing.repeats();
                     if !repeats && outgoing.under_way() >= sending {
@@ -327,7 +300,7 @@ impl Transfers {
                     self.begin_timing(slot, base + mask.trailing_zeros(), now);
                     return Some(Step::Ask { slot, base, mask });
                 }
-                None | Some(Large::None | Large::Request(_) | Large::Waiting { .. }) => {}
+                None | Some(Large::Request(_) | Large::Waiting { .. }) => {}
             }
         }
         None
@@ -335,8 +308,8 @@ impl Transfers {
 
     /// Bytes of the slot's request.
     pub(crate) fn bytes(&self, slot: u32, range: Range<usize>) -> &[u8] {
-        match self.large.of(slot) {
-            Large::Sending { whole, .. } => &whole[range],
+        match self.large.get(slot) {
+            Some(Large::Sending { whole, .. }) => &whole[range],
             _ => &[],
         }
     }
@@ -350,14 +323,14 @@ impl Transfers {
 
     /// Takes the slot out of all queues.
     fn leave(&mut self, slot: u32) {
-        match self.large.of(slot) {
-            Large::None | Large::Request(_) => {}
-            Large::Waiting { .. } => self.waiting.retain(|waiting| *waiting != slot),
-            Large::Sending { .. } => {
+        match self.large.get(slot) {
+            None | Some(Large::Request(_)) => {}
+            Some(Large::Waiting { .. }) => self.waiting.retain(|waiting| *waiting != slot),
+            Some(Large::Sending { .. }) => {
                 self.sending -= 1;
                 self.active.retain(|active| *active != slot);
             }
-            Large::Fetching { .. } => {
+            Some(Large::Fetching { .. }) => {
                 self.fetching -= 1;
                 self.active.retain(|active| *active != slot);
             }
@@ -389,6 +362,6 @@ mod tests {
         transfers.time_out(63);
         assert_eq!(transfers.acknowledge(63, 0, (1, 0)), Some((false, false)));
         assert!(matches!(transfers.take_part(63, 0, 0, &[7]), Taken::No));
-        assert_eq!(transfers.large.0.capacity(), 0);
+        assert!(transfers.large.takes_no_memory());
     }
 }
