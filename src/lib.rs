@@ -94,9 +94,9 @@ pub mod __private {
     pub use farcall_core::time::Progress;
     pub use farcall_core::transport::{Message, ToAddress};
     pub use farcall_core::{
-        Answer, Call, CallError, Channel, Connecting, Connection, Method, MethodDescription,
-        OlderVersion, PendingCall, PollClient, PollConnecting, Reply, RpcError, Service,
-        ServiceClient, ServiceDescription,
+        Answer, Call, CallError, Channel, ConnectError, Connecting, Connection, Method,
+        MethodDescription, OlderVersion, PendingCall, PollClient, PollConnecting, Reply, RpcError,
+        Service, ServiceClient, ServiceDescription,
     };
 
     pub use serde;

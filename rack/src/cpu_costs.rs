@@ -1,11 +1,10 @@
 //! What calls cost their cores, in addition to posting and polling, which the devices charge.
 
-use farcall_core::Identity;
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
-    Body, CallToken, ClientLayer, ClientTransport, Delivery, Message, Replies, ReplySink,
-    RequestSink, ServerTransport, SlotId, WindDown,
+    Body, CallToken, ClientEvent, ClientId, ClientLayer, ClientTransport, Delivery, Message,
+    Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
 };
 use farcall_verbs::sim::Node;
 
@@ -178,19 +177,11 @@ impl RequestSink for Requests<'_> {
         self.sink.is_idempotent(request)
     }
 
-    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        self.sink.cancelled(client, client_generation, slot, generation);
-    }
-
-    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
-        self.sink.identified(client, client_generation, identity);
+    fn client(&mut self, client: ClientId, event: ClientEvent) {
+        self.sink.client(client, event);
     }
 
     fn device_lost(&mut self) {
         self.sink.device_lost();
-    }
-
-    fn disconnected(&mut self, client: u32, client_generation: u32) {
-        self.sink.disconnected(client, client_generation);
     }
 }

@@ -241,7 +241,10 @@ impl Dialling {
             .dial(&Placement { share, ..Placement::new(&self.site, fabric) }, config)
             .map_err(|error| self.attempt().setup(error))?;
         let hello = bootstrap::hello(backend, config, self.service, &*pending);
-        let handshake = ClientHandshake::new(hello, self.service).require(&self.options.require);
+        let handshake = ClientHandshake::new(hello, self.service)
+            .carrying(&self.options.further)
+            .require(&self.options.require);
+        self.attempt().check_services(&handshake)?;
         Ok(Client { pending, handshake })
     }
 

@@ -106,6 +106,19 @@ impl Compatibility {
         (!deviations.is_empty()).then_some(Compatibility { deviations })
     }
 
+    /// What deviates in either: those of two services of one server.
+    pub fn both(one: Option<Compatibility>, other: Option<Compatibility>) -> Option<Compatibility> {
+        match (one, other) {
+            (Some(one), Some(other)) => {
+                let all = one.deviations.into_iter().chain(other.deviations);
+                let mut deviations: Box<[_]> = all.collect();
+                deviations.sort_unstable_by_key(|(id, _)| *id);
+                Some(Compatibility { deviations })
+            }
+            (one, other) => one.or(other),
+        }
+    }
+
     /// The methods that cannot be called.
     pub fn missing(&self) -> impl Iterator<Item = &MissingMethod> {
         self.deviations.iter().filter_map(|(_, deviation)| match deviation {

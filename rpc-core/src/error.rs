@@ -207,6 +207,17 @@ pub enum ConnectError {
         /// What the server serves; empty if it does not say.
         served: Vec<String>,
     },
+    /// A client was to use another one's connection, which was made without its service.
+    #[error(
+        "the connection carries {}, not {service:?}; add it with `also` where the connection is made",
+        carried.join(", ")
+    )]
+    NotCarried {
+        /// The client's service.
+        service: &'static str,
+        /// The services that the connection carries.
+        carried: Vec<&'static str>,
+    },
     /// The server has a service of that name, but lacks methods that the client requires, or all of the client's methods.
     #[error("{service} at {address} does not fit: {}", first_of(methods))]
     IncompatibleService {

@@ -234,7 +234,8 @@ impl Authentication {
     /// Default: any.
     ///
     /// It is called on the thread of the client's handshake, and counts towards the time of that. It is asked for built-in
-    /// services too, such as `farcall.ping`. A connection is for one service.
+    /// services too, such as `farcall.ping`. Of a connection of several services it is asked for each, and who may not use one of them
+    /// is not connected. Calls of services that the client has not named fail, as if the server had no such method.
     pub fn permit(
         mut self,
         permit: impl Fn(&Identity, &str) -> bool + Send + Sync + 'static,
@@ -253,6 +254,12 @@ impl Authentication {
     #[doc(hidden)]
     pub fn permits(&self, identity: &Identity, service: &str) -> bool {
         self.permit.as_ref().is_none_or(|permit| permit(identity, service))
+    }
+
+    /// Whether some services are not for all.
+    #[doc(hidden)]
+    pub fn has_permits(&self) -> bool {
+        self.permit.is_some()
     }
 
     /// Whether clients are to prove that they have a key.

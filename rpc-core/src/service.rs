@@ -3,7 +3,7 @@
 use crate::channel::Channel;
 use crate::client::Connection;
 use crate::codec::{self, Decode, EncodeError, Malformed, Reader};
-use crate::error::{CallError, RpcError};
+use crate::error::{CallError, ConnectError, RpcError};
 use crate::server::Reply;
 use crate::shape::{self, Signature};
 use crate::transport::Message;
@@ -267,8 +267,17 @@ pub trait ServiceClient: Sized {
     /// The ids of methods that were removed.
     const RESERVED: &'static [Reserved] = &[];
 
-    /// A client that calls through this channel.
+    /// A client that calls through this channel, which must carry its service: [`on`](Self::on) checks that.
     fn from_channel(channel: Channel) -> Self;
+
+    /// A client that calls over the connection of another one, whose [`channel`](Self::channel) this is.
+    ///
+    /// # Errors
+    /// [`ConnectError::NotCarried`]: the connection was made without this service. [`Connecting::also`](crate::Connecting::also) adds it.
+    fn on(channel: &Channel) -> Result<Self, ConnectError> {
+        channel.check_carries(Self::DESCRIPTION)?;
+        Ok(Self::from_channel(channel.clone()))
+    }
 
     /// The channel, for its metrics, to close it, or for a client with another timeout.
     fn channel(&self) -> &Channel;
@@ -281,6 +290,9 @@ pub trait PollClient: Sized {
 
     /// A client that calls over this connection.
     fn from_connection(connection: Connection) -> Self;
+
+    /// The connection alone, for a client of another service that it carries.
+    fn into_connection(self) -> Connection;
 
     /// The connection, to poll it and to set the timeout of its calls.
     fn connection(&mut self) -> &mut Connection;

@@ -5,6 +5,7 @@
 
 mod address;
 mod client;
+mod connection;
 mod layer;
 mod message;
 mod server;
@@ -15,6 +16,7 @@ pub use address::{ParseAddress, ServerAddress, ToAddress};
 pub use client::{
     Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
 };
+pub use connection::{ClientEvent, ClientId, ClientInfo, ConnectionId};
 pub use layer::ClientLayer;
 pub use message::{MESSAGE_HEADER_BYTES, Message};
 pub use server::{

@@ -10,8 +10,8 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{
-    BindOptions, Binding, Bound, CallToken, ClientTransport, Delivery, Dial, DialOptions, Message,
-    Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
+    BindOptions, Binding, Bound, CallToken, ClientEvent, ClientId, ClientTransport, Delivery, Dial,
+    DialOptions, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
 };
 use farcall_transports::Address;
 
@@ -36,17 +36,15 @@ impl RequestSink for Echo {
             Err(_) => self.deferred.push((call, message.to_vec())),
         }
     }
-    fn have_waited(&mut self, _: u64) {}
 
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
 
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, _: u32, _: u32) {
-        self.disconnected += 1;
+    fn client(&mut self, _: ClientId, event: ClientEvent) {
+        if let ClientEvent::Left = event {
+            self.disconnected += 1;
+        }
     }
 }
 

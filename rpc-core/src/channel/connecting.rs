@@ -64,6 +64,11 @@ impl<C: ServiceClient> Connecting<C> {
         self.with(|options| options.dial_timeout(timeout))
     }
 
+    /// Has the connection carry calls of this other service, too, for [`ServiceClient::on`]: see [`ChannelOptions::also`].
+    pub fn also<S: ServiceClient>(self) -> Self {
+        self.with(|options| options.also(S::DESCRIPTION))
+    }
+
     /// Refuses servers that lack these methods: see [`ChannelOptions::require`].
     pub fn require(self, methods: &[&'static str]) -> Self {
         self.with(|options| options.require(methods))

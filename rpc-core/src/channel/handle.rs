@@ -18,6 +18,7 @@ use crate::site::Site;
 use crate::time::saturating_nanos;
 use crate::transport::{ClientTransport, Delivery, Dial, NewConnection};
 use core::fmt;
+use core::iter;
 use core::time::Duration;
 use crossbeam_channel::{Receiver, bounded};
 use std::sync::Arc;
@@ -42,18 +43,28 @@ pub struct Channel {
 struct Inner {
     shared: Arc<Shared>,
     metrics: Metrics,
+    services: Box<[&'static ServiceDescription]>,
     ended: Receiver<()>,
+}
+
+/// The services that a channel carries.
+fn carried(
+    service: &'static ServiceDescription,
+    options: &ChannelOptions,
+) -> Box<[&'static ServiceDescription]> {
+    let further = options.dial.further.iter().filter(|further| further.name != service.name);
+    iter::once(&service).chain(further).copied().collect()
 }
 
 /// The parts of a channel, whether a thread or the caller drives it.
 fn parts(
     NewConnection { transport, compatibility }: NewConnection,
     site: &Site,
-    service: &'static ServiceDescription,
+    services: &[&'static ServiceDescription],
     options: &ChannelOptions,
 ) -> (Box<dyn ClientTransport>, Driver, Arc<Shared>, Metrics) {
     let shared = Arc::new(Shared::new(options.max_calls, site.clone()));
-    let methods = Arc::new(MethodTable::new(&[service]));
+    let methods = Arc::new(MethodTable::new(services));
     let counters = Arc::new(ThreadCounters::new(&methods));
     let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
     let window = transport.limits().window;
@@ -78,7 +89,8 @@ impl Channel {
         let idle = endpoint.idle();
         let site = endpoint.site().clone();
         let dialled = address.dial(service, &site, &options.dial)?;
-        let (transport, driver, shared, metrics) = parts(dialled, &site, service, &options);
+        let services = carried(service, &options);
+        let (transport, driver, shared, metrics) = parts(dialled, &site, &services, &options);
         let timeout_ns = saturating_nanos(options.timeout);
         let (end, ended) = bounded(0);
         let dialler = Dialler { address: Arc::new(address), service, site, options };
@@ -88,7 +100,7 @@ impl Channel {
             let (address, doing) = (service.name.into(), "starting the I/O thread");
             ConnectError::Io { address, doing, cause }
         })?;
-        Ok(Channel { inner: Arc::new(Inner { shared, metrics, ended }), timeout_ns })
+        Ok(Channel { inner: Arc::new(Inner { shared, metrics, services, ended }), timeout_ns })
     }
 
     /// A channel over a connection that was dialled for `site`, whose I/O the caller drives: for a simulator. It does
@@ -100,15 +112,32 @@ impl Channel {
         service: &'static ServiceDescription,
         options: &ChannelOptions,
     ) -> (Channel, ChannelDriver) {
-        let (transport, driver, shared, metrics) = parts(dialled.into(), site, service, options);
+        let services = carried(service, options);
+        let (transport, driver, shared, metrics) = parts(dialled.into(), site, &services, options);
         // Its other end is dropped: closing the channel does not wait for the driver.
         let (_, ended) = bounded(0);
-        let inner = Arc::new(Inner { shared: shared.clone(), metrics, ended });
+        let inner = Arc::new(Inner { shared: shared.clone(), metrics, services, ended });
         let channel = Channel { inner, timeout_ns: saturating_nanos(options.timeout) };
         let site = site.clone();
         let driver =
             ChannelDriver { driver, transport, site, shared, is_over: false, asleep: None };
         (channel, driver)
+    }
+
+    /// Whether clients of this service may call over this connection.
+    ///
+    /// # Errors
+    /// [`ConnectError::NotCarried`].
+    pub(crate) fn check_carries(&self, service: &ServiceDescription) -> Result<(), ConnectError> {
+        let carried = &self.inner.services;
+        let is_same = |it: &ServiceDescription| {
+            (it.name, it.fingerprint) == (service.name, service.fingerprint)
+        };
+        if carried.iter().any(|it| is_same(it)) {
+            return Ok(());
+        }
+        let carried = carried.iter().map(|it| it.name).collect();
+        Err(ConnectError::NotCarried { service: service.name, carried })
     }
 
     /// The same connection, with another timeout for calls without one of their own.
@@ -168,7 +197,12 @@ impl Channel {
     /// A handle whose I/O a test drives.
     #[cfg(test)]
     pub(super) fn detached(shared: &Arc<Shared>, metrics: Metrics) -> Channel {
-        let inner = Inner { shared: shared.clone(), metrics, ended: bounded(0).1 };
+        let inner = Inner {
+            shared: shared.clone(),
+            metrics,
+            services: Box::default(),
+            ended: bounded(0).1,
+        };
         Channel { inner: Arc::new(inner), timeout_ns: 10_000_000_000 }
     }
 

@@ -3,6 +3,7 @@
 use super::endpoint::Endpoint;
 use crate::identity::Key;
 use crate::idle::IdlePolicy;
+use crate::service::ServiceDescription;
 use crate::transport::{DialOptions, DialTls};
 use core::time::Duration;
 
@@ -68,6 +69,13 @@ impl ChannelOptions {
     /// Default: no.
     pub fn share(mut self, share: bool) -> Self {
         self.dial.share = share;
+        self
+    }
+
+    /// Has the channel carry calls of this service, too: [`ServiceClient::on`](crate::ServiceClient::on) makes a client of it. The calls
+    /// of all share the window and the client's quota. Default: only the service that the channel is made for.
+    pub fn also(mut self, service: &'static ServiceDescription) -> Self {
+        self.dial.add_service(service);
         self
     }
 

@@ -28,16 +28,10 @@ impl RequestSink for Inbox {
     fn request(&mut self, call: CallToken, message: Message<'_>, _replies: &mut dyn Replies) {
         self.0.push((call, message.to_vec()));
     }
-    fn have_waited(&mut self, _: u64) {}
 
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
-
-    fn cancelled(&mut self, _client: u32, _generation: u32, _slot: u32, _slot_generation: u32) {}
-    fn identified(&mut self, _: u32, _: u32, _: Option<crate::Identity>) {}
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, _client: u32, _client_generation: u32) {}
 }
 
 struct Bench {

@@ -42,6 +42,11 @@ impl<C: PollClient> PollConnecting<C> {
         self.with(|options| options.dial_timeout(timeout))
     }
 
+    /// Has the connection carry calls of this other service, too: see [`ConnectionOptions::also`].
+    pub fn also<S: PollClient>(self) -> Self {
+        self.with(|options| options.also(S::DESCRIPTION))
+    }
+
     /// Refuses servers that lack these methods: see [`ConnectionOptions::require`].
     pub fn require(self, methods: &[&'static str]) -> Self {
         self.with(|options| options.require(methods))

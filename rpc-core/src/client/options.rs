@@ -2,6 +2,7 @@
 
 use crate::identity::Key;
 use crate::idle::IdlePolicy;
+use crate::service::ServiceDescription;
 use crate::site::Site;
 use crate::transport::{DialOptions, DialTls};
 use core::time::Duration;
@@ -42,6 +43,14 @@ impl ConnectionOptions {
     /// How long it may take to connect, from resolving the host's name to the end of the handshake. Default 5 s.
     pub fn dial_timeout(mut self, timeout: Duration) -> Self {
         self.dial.timeout = timeout;
+        self
+    }
+
+    /// Has the connection carry calls of this service, too, for a client that is made
+    /// [from the connection](crate::PollClient::from_connection) after the first one has
+    /// [given it back](crate::PollClient::into_connection). Default: only the service that the connection is made for.
+    pub fn also(mut self, service: &'static ServiceDescription) -> Self {
+        self.dial.add_service(service);
         self
     }
 

@@ -8,7 +8,8 @@ use crate::idle::IdlePolicy;
 use crate::support::loopback::{Clock, Loopback, ServerEnd};
 use crate::support::service::{Echo, TEST, bytes};
 use crate::transport::{
-    CallToken, Message, NewConnection, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
+    CallToken, ClientEvent, ClientId, Message, NewConnection, Replies, ReplySink, RequestSink,
+    ServerTransport, SlotId,
 };
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use core::time::Duration;
@@ -27,20 +28,15 @@ impl RequestSink for Inbox {
         self.requests.push((call, message.to_vec()));
     }
 
-    fn have_waited(&mut self, _: u64) {}
-
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
 
-    fn cancelled(&mut self, _client: u32, _generation: u32, slot: u32, generation: u32) {
-        self.cancelled.push((slot, generation));
+    fn client(&mut self, _: ClientId, event: ClientEvent) {
+        if let ClientEvent::Cancelled { slot, generation } = event {
+            self.cancelled.push((slot, generation));
+        }
     }
-
-    fn identified(&mut self, _: u32, _: u32, _: Option<crate::Identity>) {}
-
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, _client: u32, _client_generation: u32) {}
 }
 
 struct Bench {

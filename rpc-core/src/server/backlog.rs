@@ -259,6 +259,8 @@ impl Backlog {
 mod tests {
     use super::*;
     use crate::server::buffers::Content;
+    use crate::server::clients::ClientKey;
+    use crate::transport::ClientId;
 
     const TARGET: Target =
         Target { service: 0, method: 0, row: 0, any_thread: false, idempotent: false };
@@ -287,6 +289,11 @@ mod tests {
         let times = RunTimes::new(1);
         (0..100).for_each(|_| times.record(0, 100_000));
         times
+    }
+
+    /// The client of requests, in one of its generations.
+    fn client(generation: u32) -> ClientKey {
+        ClientKey { transport: 0, id: ClientId { number: 1, generation } }
     }
 
     #[test]
@@ -325,10 +332,10 @@ mod tests {
             for slot in 0..4 {
                 backlog.push(request(slot, 10_000));
             }
-            let cancel = |slot| Cancel::of_call(0, (1, 1), (slot, 1));
+            let cancel = |slot| Cancel::of_call(client(1), (slot, 1));
             backlog.cancel(&cancel(2));
             backlog.cancel(&cancel(2));
-            backlog.cancel(&Cancel::of_call(0, (1, 2), (3, 1)));
+            backlog.cancel(&Cancel::of_call(client(2), (3, 1)));
             assert_eq!(backlog.take_cancelled().map(|it| it.call.slot()), Some(2));
             assert!(backlog.take_cancelled().is_none() && backlog.cancelled.is_empty());
             assert_eq!(slots(&mut backlog, 0, &times), [0, 1, 3]);
@@ -340,7 +347,7 @@ mod tests {
     fn the_end_of_a_client_cancels_all_of_its_requests() {
         let mut backlog = Backlog::default();
         (0..4).for_each(|slot| backlog.push(request(slot, 10_000)));
-        backlog.cancel(&Cancel::of_client(0, (1, 1)));
+        backlog.cancel(&Cancel::of_client(client(1)));
         assert_eq!(core::iter::from_fn(|| backlog.take_cancelled()).count(), 4);
         assert!(backlog.is_empty());
     }
@@ -351,7 +358,7 @@ mod tests {
         for _ in 0..4 * MAX_WAITING {
             assert!(backlog.has_room(8));
             backlog.push(request(7, 10_000));
-            backlog.cancel(&Cancel::of_client(0, (1, 1)));
+            backlog.cancel(&Cancel::of_client(client(1)));
             assert!(backlog.take_cancelled().is_some());
         }
         assert!(backlog.places.len() <= MAX_WAITING);

@@ -1,7 +1,8 @@
 //! Finds what a thread keeps of a call, by its client and slot: a cancellation then costs the same, however many calls the thread works
 //! on.
 
-use crate::transport::CallToken;
+use super::clients::ClientKey;
+use crate::transport::{CallToken, ClientId};
 
 /// Where there is no call.
 const NONE: u32 = u32::MAX;
@@ -23,32 +24,29 @@ impl ClientSlot {
 
 /// A client gave up one call, or is gone.
 pub(super) struct Cancel {
-    transport: u32,
-    /// Client and generation.
-    client: (u32, u32),
+    client: ClientKey,
     /// Slot and generation; `None`: the client is gone, with all its calls.
     slot: Option<(u32, u32)>,
 }
 
 impl Cancel {
-    pub(super) fn of_call(transport: u32, client: (u32, u32), slot: (u32, u32)) -> Cancel {
-        Cancel { transport, client, slot: Some(slot) }
+    pub(super) fn of_call(client: ClientKey, slot: (u32, u32)) -> Cancel {
+        Cancel { client, slot: Some(slot) }
     }
 
-    pub(super) fn of_client(transport: u32, client: (u32, u32)) -> Cancel {
-        Cancel { transport, client, slot: None }
+    pub(super) fn of_client(client: ClientKey) -> Cancel {
+        Cancel { client, slot: None }
     }
 
     /// Where the call is that it concerns; `None`: all of a client.
     pub(super) fn slot(&self) -> Option<ClientSlot> {
-        let (transport, client) = (self.transport, self.client.0);
+        let ClientKey { transport, id: ClientId { number: client, .. } } = self.client;
         self.slot.map(|(slot, _)| ClientSlot { transport, client, slot })
     }
 
     /// It concerns this call, which that transport brought.
     pub(super) fn is_meant(&self, transport: u32, call: &CallToken) -> bool {
-        transport == self.transport
-            && (call.client(), call.client_generation()) == self.client
+        self.client == ClientKey::of(transport, call)
             && self.slot.is_none_or(|slot| slot == (call.slot(), call.generation()))
     }
 }
@@ -80,8 +78,8 @@ impl CallIndex {
 
     /// The numbers that a cancellation may concern, and others that are no call's.
     pub(super) fn candidates(&self, cancel: &Cancel) -> &[u32] {
-        let clients = self.transports.get(cancel.transport as usize);
-        let slots = clients.and_then(|clients| clients.get(cancel.client.0 as usize));
+        let clients = self.transports.get(cancel.client.transport as usize);
+        let slots = clients.and_then(|clients| clients.get(cancel.client.id.number as usize));
         let slots = slots.map_or(&[][..], Vec::as_slice);
         match cancel.slot {
             None => slots,

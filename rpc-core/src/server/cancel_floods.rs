@@ -12,7 +12,9 @@ use crate::site::Site;
 use crate::support::loopback::Clock;
 use crate::support::service::{Later, TEST, Test};
 use crate::time::{Instant, Progress};
-use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport, WindDown};
+use crate::transport::{
+    CallToken, ClientEvent, ClientId, Message, Replies, RequestSink, ServerTransport, WindDown,
+};
 use crate::wire::{HEADER_BYTES, RequestHeader};
 use core::sync::atomic::Ordering::SeqCst;
 use rustix::time::{ClockId, clock_gettime};
@@ -57,10 +59,12 @@ impl ServerTransport for Scripted {
                     progress.worked += 1;
                 }
                 Arrival::Cancel { client, slot, generation } => {
-                    sink.cancelled(client, 1, slot, generation);
+                    let client = ClientId { number: client, generation: 1 };
+                    sink.client(client, ClientEvent::Cancelled { slot, generation });
                 }
                 Arrival::Goodbye { client, client_generation } => {
-                    sink.disconnected(client, client_generation);
+                    let client = ClientId { number: client, generation: client_generation };
+                    sink.client(client, ClientEvent::Left);
                 }
             }
         }

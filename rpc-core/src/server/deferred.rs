@@ -7,14 +7,14 @@
 //! A turn tries one of them if nothing says that there is memory, however many wait: most memory is freed with an event that makes a
 //! turn. If it finds room, one of each client is tried in turn, until none finds room any more; and so they are from time to time.
 
+use super::clients::{ClientKey, Clients};
 use super::paths::ReplyPaths;
 use super::turn::Turn;
 use crate::error::ReserveError;
 use crate::time::Instant;
 use crate::transport::{CallToken, Replies};
 use crate::wire::{HEADER_BYTES, Status};
-use core::ops::Bound::{Excluded, Unbounded};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// The part of a transport's limit that may wait for one client, so that with its share of the memory, which is half, and the
 /// answer that a handler has just made, it takes less than twice the memory.
@@ -38,22 +38,8 @@ pub(super) struct DeferredReply {
     pub(super) counted: Option<(u32, Status)>,
 }
 
-/// A connection. In a `BTreeMap`, so that the order of clients is the same in each run of a simulation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Client {
-    transport: u32,
-    number: u32,
-    generation: u32,
-}
-
-impl Client {
-    fn of(transport: u32, call: &CallToken) -> Client {
-        Client { transport, number: call.client(), generation: call.client_generation() }
-    }
-}
-
 /// What waits for one client.
-struct Waiting {
+pub(super) struct Waiting {
     /// In the order in which they leave.
     replies: VecDeque<DeferredReply>,
     bytes: u64,
@@ -70,15 +56,15 @@ impl Waiting {
     }
 }
 
-/// The answers of one thread that wait for memory.
+/// Which answers of one thread wait for memory. [`Clients`] have the answers.
 #[derive(Default)]
 pub(super) struct DeferredReplies {
-    /// Clients for whom answers wait.
-    clients: BTreeMap<Client, Waiting>,
+    /// The clients for whom answers wait, in the order in which they are tried.
+    line: VecDeque<u32>,
     /// How many of them are full.
     full: usize,
-    /// The client that was tried last.
-    last: Option<Client>,
+    /// The bytes that wait, by the number of the transport that they came from.
+    bytes: Vec<u64>,
     /// When more than one client is tried again.
     all_again: Instant,
 }
@@ -86,95 +72,77 @@ pub(super) struct DeferredReplies {
 impl DeferredReplies {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.clients.is_empty()
+        self.line.is_empty()
     }
 
-    /// The first answer of the client whose turn it is. It is still counted as waiting.
-    fn take_next(&mut self) -> Option<(Client, DeferredReply)> {
-        let behind = |last| self.clients.range((Excluded(last), Unbounded)).next();
-        let next = self.last.and_then(behind).or_else(|| self.clients.first_key_value());
-        let client = *next?.0;
-        self.last = Some(client);
-        let reply = self.clients.get_mut(&client)?.replies.pop_front()?;
-        Some((client, reply))
-    }
-
-    /// It found no room.
-    fn put_back(&mut self, client: Client, reply: DeferredReply) {
-        if let Some(waiting) = self.clients.get_mut(&client) {
-            waiting.replies.push_front(reply);
+    fn bytes_of(&mut self, transport: u32) -> &mut u64 {
+        let transport = transport as usize;
+        if self.bytes.len() <= transport {
+            self.bytes.resize(transport + 1, 0);
         }
-    }
-
-    /// The client of this call has so many answers waiting that it is to make no further calls.
-    #[inline]
-    pub(super) fn is_full(&self, transport: u32, call: &CallToken) -> bool {
-        self.full > 0 && self.is_client_full(transport, call)
-    }
-
-    #[cold]
-    fn is_client_full(&self, transport: u32, call: &CallToken) -> bool {
-        self.clients.get(&Client::of(transport, call)).is_some_and(Waiting::is_full)
+        &mut self.bytes[transport]
     }
 
     /// Whether an answer of `len` bytes may wait, by the [`limit`](Replies::waiting_limit) of its transport. To make room,
     /// answers of the client that has most bytes waiting are dropped, as long as that is another client.
-    pub(super) fn admit(
-        &mut self,
-        transport: u32,
-        call: &CallToken,
-        len: usize,
-        limit: u64,
-    ) -> bool {
-        let client = Client::of(transport, call);
-        let before = self.clients.get(&client).map_or(0, |waiting| waiting.bytes);
+    fn admit(&mut self, clients: &mut Clients, client: ClientKey, len: usize, limit: u64) -> bool {
+        let bytes = |clients: &Clients, index| {
+            clients.at(index).waiting.as_ref().map_or(0, |waiting| waiting.bytes)
+        };
+        let before = clients.find(client).map_or(0, |index| bytes(clients, index));
         let after = before + len as u64;
         if after > of_one_client(limit) {
             return false;
         }
-        loop {
-            let clients = self.clients.iter().filter(|(it, _)| it.transport == transport);
-            let waiting = clients.map(|(client, waiting)| (waiting.bytes, *client));
-            let total: u64 = waiting.clone().map(|(bytes, _)| bytes).sum();
-            if total + len as u64 <= limit.saturating_mul(ALL_CLIENTS) {
-                return true;
-            }
-            match waiting.max() {
-                Some((most, other)) if most > after && self.drop_newest(other) => {}
+        while *self.bytes_of(client.transport) + len as u64 > limit.saturating_mul(ALL_CLIENTS) {
+            let of_transport = |waiting: &Waiting| {
+                waiting.replies.iter().any(|reply| reply.transport == client.transport)
+            };
+            let others = self.line.iter().copied();
+            let others = others
+                .filter(|index| clients.at(*index).waiting.as_deref().is_some_and(of_transport));
+            match others.map(|index| (bytes(clients, index), index)).max() {
+                Some((most, other))
+                    if most > after && self.drop_newest(clients, other, client.transport) => {}
                 _ => return false,
             }
         }
+        true
     }
 
-    /// Drops the answer that a client was given last; its call ends without it. `false` if there is none.
-    fn drop_newest(&mut self, client: Client) -> bool {
-        let Some(waiting) = self.clients.get_mut(&client) else { return false };
-        let has_body = |reply: &&mut DeferredReply| reply.bytes.len() > HEADER_BYTES;
-        let newest = waiting.replies.iter_mut().rev().find(has_body);
-        let Some(reply) = newest else { return false };
+    /// Drops the answer that a client was given last over this transport; its call ends without it. `false` if there is none.
+    fn drop_newest(&mut self, clients: &mut Clients, client: u32, transport: u32) -> bool {
+        let Some(waiting) = &mut clients.at_mut(client).waiting else { return false };
+        let is_meant = |reply: &&mut DeferredReply| {
+            reply.transport == transport && reply.bytes.len() > HEADER_BYTES
+        };
+        let Some(reply) = waiting.replies.iter_mut().rev().find(is_meant) else { return false };
         let freed = reply.bytes.len() - HEADER_BYTES;
         reply.bytes = Status::ResponseDropped.alone().to_vec();
         if let Some((_, status)) = &mut reply.counted {
             *status = Status::ResponseDropped;
         }
-        self.subtract(client, freed);
+        self.subtract(clients, client, (transport, freed));
         true
     }
 
-    /// Keeps an answer that was [admitted](DeferredReplies::admit), or has no body.
-    pub(super) fn push(&mut self, reply: DeferredReply, limit: u64) {
-        let client = Client::of(reply.transport, &reply.call);
+    /// Keeps an answer that was [admitted](Self::admit), or has no body.
+    fn push(&mut self, clients: &mut Clients, reply: DeferredReply, limit: u64) {
+        let client = clients.enter(ClientKey::of(reply.transport, &reply.call));
         let len = reply.bytes.len() as u64;
-        let limit = of_one_client(limit);
-        let new = Waiting { replies: VecDeque::new(), bytes: 0, longest: 0, limit };
-        let waiting = self.clients.entry(client).or_insert(new);
+        *self.bytes_of(reply.transport) += len;
+        let waiting = clients.at_mut(client).waiting.get_or_insert_with(|| {
+            self.line.push_back(client);
+            let limit = of_one_client(limit);
+            Box::new(Waiting { replies: VecDeque::new(), bytes: 0, longest: 0, limit })
+        });
         let was_full = waiting.is_full();
         waiting.bytes += len;
         waiting.longest = waiting.longest.max(len);
         if waiting.is_full() && !was_full {
             self.full += 1;
             tracing::debug!(
-                client = client.number,
+                client = reply.call.client(),
                 bytes = waiting.bytes,
                 "a client does not fetch its responses; its calls are refused until it does"
             );
@@ -182,14 +150,18 @@ impl DeferredReplies {
         waiting.replies.push_back(reply);
     }
 
-    /// So many bytes of a client wait no more.
-    fn subtract(&mut self, client: Client, bytes: usize) {
-        let Some(waiting) = self.clients.get_mut(&client) else { return };
+    /// So many bytes of a client wait no more, which came from this transport.
+    fn subtract(&mut self, clients: &mut Clients, client: u32, (transport, bytes): (u32, usize)) {
+        let bytes = bytes as u64;
+        *self.bytes_of(transport) -= bytes;
+        let connection = clients.at_mut(client);
+        let Some(waiting) = &mut connection.waiting else { return };
         let was_full = waiting.is_full();
-        waiting.bytes -= bytes as u64;
+        waiting.bytes -= bytes;
         self.full -= usize::from(was_full && !waiting.is_full());
         if waiting.bytes == 0 {
-            self.clients.remove(&client);
+            connection.waiting = None;
+            clients.free_if_unused(client);
         }
     }
 }
@@ -201,17 +173,43 @@ fn of_one_client(limit: u64) -> u64 {
 }
 
 impl Turn {
+    /// The client of this call has so many answers waiting that it is to make no further calls.
+    #[inline]
+    pub(super) fn is_client_full(&self, call: &CallToken) -> bool {
+        self.deferred.full > 0 && self.is_this_client_full(call)
+    }
+
+    #[cold]
+    fn is_this_client_full(&self, call: &CallToken) -> bool {
+        let connection = self.clients.get(ClientKey::of(self.transport, call));
+        connection.and_then(|it| it.waiting.as_ref()).is_some_and(|waiting| waiting.is_full())
+    }
+
+    /// Whether an answer of `len` bytes to this call may wait, by the [`limit`](Replies::waiting_limit) of its transport.
+    pub(super) fn may_defer(&mut self, call: &CallToken, len: usize, limit: u64) -> bool {
+        let client = ClientKey::of(self.transport, call);
+        self.deferred.admit(&mut self.clients, client, len, limit)
+    }
+
+    /// Keeps an answer that [may wait](Self::may_defer), or has no body.
+    pub(super) fn defer(&mut self, reply: DeferredReply, limit: u64) {
+        self.deferred.push(&mut self.clients, reply, limit);
+    }
+
     /// Tries again to send what found no memory, one answer of each client in turn. Returns how many left.
     #[cold]
     pub(super) fn send_deferred(&mut self, paths: &mut ReplyPaths<'_>) -> u32 {
-        let mut deferred = core::mem::take(&mut self.deferred);
-        let mut tries_all = self.now >= deferred.all_again;
+        let mut tries_all = self.now >= self.deferred.all_again;
         if tries_all {
-            deferred.all_again = self.now.saturating_add_nanos(RETRY_NS);
+            self.deferred.all_again = self.now.saturating_add_nanos(RETRY_NS);
         }
         let (mut sent, mut refused) = (0, 0);
-        while refused < deferred.clients.len().min(CLIENTS_PER_TURN) {
-            let Some((client, reply)) = deferred.take_next() else { break };
+        while refused < self.deferred.line.len().min(CLIENTS_PER_TURN) {
+            let Some(client) = self.deferred.line.pop_front() else { break };
+            let first = |waiting: &mut Box<Waiting>| waiting.replies.pop_front();
+            let Some(reply) = self.clients.at_mut(client).waiting.as_mut().and_then(first) else {
+                continue;
+            };
             let DeferredReply { transport, call, bytes, counted } = reply;
             let ended = match post_whole(paths.enter(transport, self), call, &bytes) {
                 Ok(()) => {
@@ -219,7 +217,11 @@ impl Turn {
                     counted
                 }
                 Err((call, ReserveError::Backpressure(_))) => {
-                    deferred.put_back(client, DeferredReply { transport, call, bytes, counted });
+                    let reply = DeferredReply { transport, call, bytes, counted };
+                    if let Some(waiting) = &mut self.clients.at_mut(client).waiting {
+                        waiting.replies.push_front(reply);
+                    }
+                    self.deferred.line.push_back(client);
                     refused += 1;
                     if tries_all {
                         continue;
@@ -230,12 +232,15 @@ impl Turn {
                     counted.map(|(row, _)| (row, Status::Cancelled))
                 }
             };
-            deferred.subtract(client, bytes.len());
+            let waiting = self.clients.at(client).waiting.as_ref();
+            if waiting.is_some_and(|waiting| !waiting.replies.is_empty()) {
+                self.deferred.line.push_back(client);
+            }
+            self.deferred.subtract(&mut self.clients, client, (transport, bytes.len()));
             if let Some((row, status)) = ended {
                 self.counters.ended(row, status);
             }
         }
-        self.deferred = deferred;
         sent
     }
 }

@@ -2,22 +2,23 @@
 
 use super::backlog::{Backlog, Waiting};
 use super::call_index::Cancel;
+use super::clients::ClientKey;
 use super::context::CallContext;
 use super::deferred::RETRY_NS;
 use super::executor::{Executor, Task};
 use super::panics;
 use super::paths::ReplyPaths;
-use super::quota::Client;
 use super::reply::{Reply, UnansweredCall};
 use super::run_times::{Length, RunTimes};
 use super::stealing::{Giver, Returned};
 use super::table::{Table, Target};
 use super::turn::{Extras, Turn};
-use crate::identity::Identity;
 use crate::panics::catch;
 use crate::service::Service;
 use crate::time::{Instant, PollAt, Progress};
-use crate::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
+use crate::transport::{
+    CallToken, ClientEvent, ClientId, Message, Replies, RequestSink, ServerTransport,
+};
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use core::cell::Cell;
 
@@ -282,7 +283,7 @@ impl RequestSink for Sink<'_> {
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         self.turn.begin_request();
         if self.services.run_times.are_all_short() {
-            let found = self.find(&message);
+            let found = self.find(&call, &message);
             self.handle(call, message, replies, found);
         } else {
             self.handle_or_keep(call, message, replies);
@@ -299,27 +300,18 @@ impl RequestSink for Sink<'_> {
     }
 
     #[cold]
-    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        let transport = self.turn.transport;
-        let (client, slot) = ((client, client_generation), (slot, generation));
-        self.cancel(&Cancel::of_call(transport, client, slot));
-    }
-
-    #[cold]
-    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
-        let transport = self.turn.transport;
-        if let Some(accounts) = &mut self.turn.accounts {
-            let client = Client { transport, index: client, generation: client_generation };
-            accounts.identify(client, identity.as_ref(), self.turn.now);
+    fn client(&mut self, client: ClientId, event: ClientEvent) {
+        let client = ClientKey { transport: self.turn.transport, id: client };
+        match event {
+            ClientEvent::Joined(info) => self.turn.join(client, info),
+            ClientEvent::Cancelled { slot, generation } => {
+                self.cancel(&Cancel::of_call(client, (slot, generation)));
+            }
+            ClientEvent::Left => {
+                self.cancel(&Cancel::of_client(client));
+                self.turn.clients.leave(client);
+            }
         }
-        self.turn.identities.set(transport, (client, client_generation), identity);
-    }
-
-    #[cold]
-    fn disconnected(&mut self, client: u32, client_generation: u32) {
-        let (transport, client) = (self.turn.transport, (client, client_generation));
-        self.cancel(&Cancel::of_client(transport, client));
-        self.turn.identities.forget(transport, client);
     }
 
     #[cold]
@@ -340,10 +332,11 @@ struct Found {
 
 impl Sink<'_> {
     #[inline(always)]
-    fn find(&self, message: &[u8]) -> Found {
+    fn find(&self, call: &CallToken, message: &[u8]) -> Found {
         let header = RequestHeader::read(message);
         let method = header.map_or(0, RequestHeader::method);
         let target = header.and_then(|_| self.services.methods.find(method));
+        let target = target.filter(|target| self.turn.may_call(call, target.service));
         let row = target.map_or(self.services.unknown_row, |target| target.row);
         let arrived = self.turn.arrival();
         let deadline = match header.map_or(0, RequestHeader::timeout_us) {
@@ -391,7 +384,7 @@ impl Sink<'_> {
     /// not known is measured.
     #[inline(never)]
     fn handle_or_keep(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
-        let found = self.find(&message);
+        let found = self.find(&call, &message);
         let length = self.services.run_times.length(found.row);
         if matches!(length, Length::Long(_))
             && let Some(target) = found.target
@@ -411,7 +404,7 @@ impl Sink<'_> {
     fn may_wait(&mut self, call: &CallToken, len: usize) -> bool {
         let Sink { services, turn, backlog, .. } = self;
         services.refusing.get() == Refusing::No
-            && !turn.deferred.is_full(turn.transport, call)
+            && !turn.is_client_full(call)
             && backlog.has_room(len)
     }
 
@@ -421,7 +414,7 @@ impl Sink<'_> {
         let deadline = self.turn.postponed(deadline);
         self.turn.kept += 1;
         let transport = self.turn.transport;
-        let identity = self.turn.identities.of(transport, &call).cloned();
+        let identity = self.turn.clients.identity(transport, &call).cloned();
         let content = self.backlog.content(message);
         let waited_ns = self.turn.waited_ns;
         let request =
@@ -447,7 +440,8 @@ fn refuse(reply: Reply<'_>, why: Refusing) {
 /// Whether an idle thread would better run this request, which was noticed so long ago.
 fn may_give(giver: &Giver, target: Target, call: &CallToken, turn: &Turn, waited_ns: u64) -> bool {
     target.any_thread
-        && !turn.deferred.is_full(turn.transport, call)
+        && turn.may_call(call, target.service)
+        && !turn.is_client_full(call)
         && turn.may_give_away(call)
         && giver.wants_rid_of(target.row, turn.transport, waited_ns)
 }

@@ -6,12 +6,12 @@
 
 use super::CancelPolicy;
 use super::call_index::{CallIndex, Cancel, ClientSlot};
+use super::clients::ClientKey;
 use super::context::CallContext;
 use super::dispatcher::SLICE_NS;
 use super::panics;
 use super::paths::ReplyPaths;
 use super::pool::{Pool, TypedPool};
-use super::quota::Client;
 use super::reply::{Reply, UnansweredCall};
 use super::turn::Turn;
 use crate::identity::Identity;
@@ -218,7 +218,7 @@ impl Executor {
             // Before the poll: a wake-up during it must queue the task again.
             slot.wake.is_queued.swap(false, Ordering::AcqRel);
             if let Some(task) = &slot.task {
-                let client = Client::of(task.transport, &task.call);
+                let client = ClientKey::of(task.transport, &task.call);
                 let replies = paths.enter(task.transport, turn);
                 turn.begin_work();
                 self.run_one(id, turn, replies);

@@ -103,14 +103,14 @@ impl Reply<'_> {
     #[inline]
     pub(super) fn is_client_full(&self) -> bool {
         let UnansweredCall { call, turn, .. } = &*self.state;
-        call.as_ref().is_some_and(|call| turn.deferred.is_full(turn.transport, call))
+        call.as_ref().is_some_and(|call| turn.is_client_full(call))
     }
 
     /// Adds to the call's context who makes it. Apart from the context's other parts, so that calls of a server that authenticates
     /// nobody cost one comparison.
     #[inline]
     pub(super) fn identify_caller(&self) {
-        if !self.state.turn.identities.is_empty() {
+        if !self.state.turn.clients.are_anonymous() {
             self.look_up_caller();
         }
     }
@@ -118,7 +118,7 @@ impl Reply<'_> {
     #[inline(never)]
     fn look_up_caller(&self) {
         let UnansweredCall { call, turn, .. } = &*self.state;
-        let identity = call.as_ref().and_then(|call| turn.identities.of(turn.transport, call));
+        let identity = call.as_ref().and_then(|call| turn.clients.identity(turn.transport, call));
         CallContext::identify(identity);
     }
 
@@ -221,7 +221,7 @@ impl Reply<'_> {
     fn may_wait(&mut self, len: usize) -> bool {
         let UnansweredCall { call, turn, replies, .. } = &mut *self.state;
         let Some(call) = call else { return false };
-        turn.deferred.admit(turn.transport, call, len, replies.waiting_limit())
+        turn.may_defer(call, len, replies.waiting_limit())
     }
 
     /// Keeps the answer until there is memory, or room in the send queue.
@@ -231,7 +231,7 @@ impl Reply<'_> {
             let UnansweredCall { row, turn, replies, .. } = &mut *self.state;
             let (transport, counted) = (turn.transport, Some((*row, status)));
             let reply = DeferredReply { transport, call, bytes, counted };
-            turn.deferred.push(reply, replies.waiting_limit());
+            turn.defer(reply, replies.waiting_limit());
         }
     }
 

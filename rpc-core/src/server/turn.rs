@@ -1,15 +1,15 @@
 //! The state of one turn of a server thread, and what waits from one turn to the next.
 
+use super::clients::{ClientKey, Clients};
 use super::deferred::DeferredReplies;
 use super::dispatcher::SLICE_NS;
-use super::identities::Identities;
-use super::quota::{Accounts, Client};
+use super::quota::{Account, Accounts};
 use super::run_times::RunTimes;
 use crate::metrics::{RefusalReason, ThreadCounters};
 use crate::planted::checks_quotas;
 use crate::site::Site;
 use crate::time::Instant;
-use crate::transport::CallToken;
+use crate::transport::{CallToken, ClientInfo};
 use std::sync::Arc;
 
 /// A hot thread measures one turn in this many; reading the clock when a request is noticed would delay its answer.
@@ -60,9 +60,9 @@ pub(super) struct Turn {
     pub(super) now: Instant,
     pub(super) counters: Arc<ThreadCounters>,
     pub(super) deferred: DeferredReplies,
-    pub(super) identities: Identities,
+    pub(super) clients: Clients,
     pub(super) extras: Extras,
-    /// What clients have used of their quotas, if they have quotas.
+    /// How the quotas of clients are counted, if they have quotas.
     pub(super) accounts: Option<Accounts>,
     /// Transports whose devices are lost.
     pub(super) lost: Vec<u32>,
@@ -99,7 +99,7 @@ impl Turn {
             now: Instant::ZERO,
             counters,
             deferred: DeferredReplies::default(),
-            identities: Identities::default(),
+            clients: Clients::default(),
             extras,
             accounts,
             lost: Vec::new(),
@@ -184,14 +184,32 @@ impl Turn {
         self.now.as_nanos().saturating_sub(before.as_nanos())
     }
 
+    /// A client is here, of which the transport knows that.
+    pub(super) fn join(&mut self, client: ClientKey, info: ClientInfo) {
+        let (accounts, now) = (&self.accounts, self.now);
+        self.clients.join(client, info, |identity| {
+            accounts.as_ref().map_or_else(Account::default, |it| it.open(identity, now))
+        });
+    }
+
+    /// Whether the client of this call may call the service of this index.
+    #[inline]
+    pub(super) fn may_call(&self, call: &CallToken, service: u32) -> bool {
+        self.clients.may_call(self.transport, call, service)
+    }
+
     /// Whether this client may make a call, by its quota. If not, that is counted.
     #[inline]
-    pub(super) fn admit(&mut self, client: Client) -> bool {
-        let Some(accounts) = &mut self.accounts else { return true };
-        let may_call = accounts.admit(client, self.now) || !checks_quotas();
+    pub(super) fn admit(&mut self, client: ClientKey) -> bool {
+        let Some(accounts) = self.accounts.as_ref().filter(|it| it.count(client.transport)) else {
+            return true;
+        };
+        let index = self.clients.enter(client);
+        let account = &self.clients.at(index).account;
+        let may_call = accounts.admit(account, self.now) || !checks_quotas();
         if !may_call {
             self.site.refusals().count(RefusalReason::OverQuota);
-            tracing::debug!(client = client.index, "refused a call of a client over its quota");
+            tracing::debug!(client = client.id.number, "refused a call of a client over its quota");
         }
         may_call
     }
@@ -211,7 +229,7 @@ impl Turn {
 
     /// Charges to this client's quota how long the thread was busy since [`begin_work`](Self::begin_work). Returns it in nanoseconds.
     #[inline]
-    pub(super) fn end_work(&mut self, client: Client) -> Option<u64> {
+    pub(super) fn end_work(&mut self, client: ClientKey) -> Option<u64> {
         if !self.limits_cpu() {
             return None;
         }
@@ -222,9 +240,11 @@ impl Turn {
 
     /// Charges to this client's quota that the thread was busy with it for so long until now.
     #[inline]
-    pub(super) fn charge(&mut self, client: Client, nanos: u64) {
-        if let Some(accounts) = self.accounts.as_mut().filter(|accounts| accounts.limits_cpu()) {
-            accounts.charge(client, nanos, self.now);
+    pub(super) fn charge(&mut self, client: ClientKey, nanos: u64) {
+        if let Some(accounts) = self.accounts.as_ref().filter(|accounts| accounts.limits_cpu())
+            && let Some(connection) = self.clients.get(client)
+        {
+            accounts.charge(&connection.account, nanos, self.now);
         }
     }
 
@@ -232,7 +252,7 @@ impl Turn {
     #[inline]
     pub(super) fn may_give_away(&self, call: &CallToken) -> bool {
         let Some(accounts) = &self.accounts else { return true };
-        accounts.may_give_away(self.identities.of(self.transport, call))
+        accounts.may_give_away(self.clients.identity(self.transport, call))
     }
 
     /// When the requests of this turn arrived, as far as the thread knows.

@@ -1,8 +1,7 @@
 //! The server's half of a backend: all connections of one server thread.
 
-use super::Message;
+use super::{ClientEvent, ClientId, Message};
 use crate::error::ReserveError;
-use crate::identity::Identity;
 use crate::time::{Instant, Progress};
 
 /// The right to answer one request.
@@ -98,26 +97,18 @@ pub trait RequestSink {
 
     /// The requests that come next have waited at their client, for so many nanoseconds as far as the transport knows; 0 ends that. A
     /// server that cannot serve all runs those first that will still be answered in time.
-    fn have_waited(&mut self, nanos: u64);
+    fn have_waited(&mut self, _nanos: u64) {}
 
     /// Whether the server declares the method of this request idempotent. A client may say so too; a call runs more than once
     /// only if both do.
     fn is_idempotent(&self, request: &[u8]) -> bool;
 
-    /// The client gave up this request. It must still be answered soon, with anything: that frees the slot. May be called
-    /// for a request that was answered already, or twice: each call costs the same, and only the first does something.
-    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32);
-
-    /// Who the client is, from now on. A transport says it of each client that has proven it, before that client's first request; of
-    /// one that has not, it may say nothing.
-    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>);
-
-    /// A client is gone. Answers to its requests get [`ReserveError::Closed`].
-    fn disconnected(&mut self, client: u32, client_generation: u32);
+    /// News of a client. A sink that has no use for it does nothing.
+    fn client(&mut self, _client: ClientId, _event: ClientEvent) {}
 
     /// The transport's device is lost. The transport has told of the end of each client, and has no use any more: if it can be, it is
     /// [made once more](super::Renewal) when the device is back.
-    fn device_lost(&mut self);
+    fn device_lost(&mut self) {}
 }
 
 /// Where answers go.

@@ -87,6 +87,8 @@ pub struct DialOptions {
     /// connections of a site, whichever server they lead to. A NIC then keeps one context instead of one for each, and a
     /// connection costs memory for its calls only.
     pub share: bool,
+    /// Further services that the connection is to carry. Default: none.
+    pub further: Vec<&'static ServiceDescription>,
     /// Names of methods without which there is to be no connection, besides those that the service requires. Default: none.
     pub require: Vec<&'static str>,
     /// Proves to the server who this client is, and has the server prove that it knows the key too. Default: none.
@@ -99,10 +101,26 @@ pub struct DialOptions {
     pub tls: Option<DialTls>,
 }
 
+impl DialOptions {
+    /// Has the connection carry this service, too.
+    pub(crate) fn add_service(&mut self, service: &'static ServiceDescription) {
+        if !self.further.iter().any(|it| it.name == service.name) {
+            self.further.push(service);
+        }
+    }
+}
+
 impl Default for DialOptions {
     fn default() -> Self {
         let timeout = Duration::from_secs(5);
-        DialOptions { timeout, share: false, require: Vec::new(), key: None, tls: None }
+        DialOptions {
+            timeout,
+            share: false,
+            further: Vec::new(),
+            require: Vec::new(),
+            key: None,
+            tls: None,
+        }
     }
 }
 

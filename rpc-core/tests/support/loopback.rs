@@ -11,9 +11,9 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::site::{self, EventChannel, SiteResource};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, Armed, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery,
-    Dial, DialOptions, Limits, Message, NewConnection, Replies, ReplySink, RequestSink,
-    ServerTransport, SlotId, WindDown,
+    Acceptor, Armed, BindOptions, Binding, Bound, CallToken, ClientEvent, ClientId,
+    ClientTransport, Closing, Delivery, Dial, DialOptions, Limits, Message, NewConnection, Replies,
+    ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
 };
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -524,6 +524,11 @@ impl Clients {
     }
 }
 
+/// The client of this link.
+fn id_of(index: usize) -> ClientId {
+    ClientId { number: index as u32, generation: 0 }
+}
+
 impl ServerTransport for ServerEnd {
     fn poll(&mut self, _now: Instant, sink: &mut dyn RequestSink) -> Progress {
         self.accept();
@@ -533,7 +538,7 @@ impl ServerTransport for ServerEnd {
             let link = client.link.clone();
             if link.wires().client_closed {
                 self.clients.remove(index);
-                sink.disconnected(index as u32, 0);
+                sink.client(id_of(index), ClientEvent::Left);
                 worked += 1;
                 continue;
             }
@@ -551,7 +556,8 @@ impl ServerTransport for ServerEnd {
             loop {
                 let Some(id) = link.wires().cancels.pop_front() else { break };
                 worked += 1;
-                sink.cancelled(index as u32, 0, id.index, id.generation);
+                let SlotId { index: slot, generation } = id;
+                sink.client(id_of(index), ClientEvent::Cancelled { slot, generation });
             }
         }
         Progress { worked, next: PollAt::OnEvent, scanned: 0 }

@@ -29,6 +29,22 @@ pub(super) fn channel(service: &Service) -> TokenStream {
             }
         }
     });
+    let on_doc = format!(
+        "A client over the connection of another one, whose channel this is. It must have been made for `{ident}`, too: with \
+         `also`."
+    );
+    // As with `channel`.
+    let on = (!service.declares("on")).then(|| {
+        quote! {
+            #[doc = #on_doc]
+            ///
+            /// # Errors
+            /// `ConnectError::NotCarried`: it was not.
+            pub fn on(channel: &#private::Channel) -> #private::Result<Self, #private::ConnectError> {
+                <Self as #private::ServiceClient>::on(channel)
+            }
+        }
+    });
     let methods = service.methods.iter().map(|method| {
         let Method { ident, attributes, .. } = method;
         let doc = undocumented(service, method);
@@ -57,6 +73,7 @@ pub(super) fn channel(service: &Service) -> TokenStream {
                 #private::connect(address)
             }
 
+            #on
             #(#methods)*
             #channel
         }
@@ -157,6 +174,10 @@ pub(super) fn poll(service: &Service) -> TokenStream {
 
             fn from_connection(connection: #private::Connection) -> Self {
                 Self { connection }
+            }
+
+            fn into_connection(self) -> #private::Connection {
+                self.connection
             }
 
             fn connection(&mut self) -> &mut #private::Connection {

@@ -114,6 +114,7 @@ fn hello(address: &Address) -> Hello {
         fingerprint: 7,
         terms: address.config().terms(),
         setup: Vec::new(),
+        further: Vec::new(),
     }
 }
 

@@ -7,13 +7,14 @@ use std::time::Duration;
 use farcall_core::metrics::{RefusalReason, Refusals};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
+use farcall_core::transport::ClientInfo;
 use farcall_core::{Authentication, Identity};
 
 use super::server_halves::Intakes;
 use crate::contract::{
     Accepted, Backend, DeathNotice, NewClient, SetupError, SharedSlices, Source,
 };
-use crate::handshake::{Greeting, Hello, Offer, Reject, TimeTold, Welcome};
+use crate::handshake::{Greeting, Hello, Offer, Offered, Reject, TimeTold, Welcome};
 
 /// What a server offers, and the ways to its threads.
 #[derive(Debug)]
@@ -103,7 +104,8 @@ impl Admission {
         (source, wait): (Source, Duration),
         time_left: impl FnOnce() -> Result<Duration, Reject>,
     ) -> Result<(Greeting, Accepted), Refused> {
-        let (terms, differing) = self.offer.check(hello)?;
+        let Offered { terms, differing, services } = self.offer.check(hello)?;
+        let info = ClientInfo { identity: identity.cloned(), services, connection: None };
         let refuse = |reason, told| Err(Refused(reason, Reject::Refused { reason: told }));
         let timeout = time_left()?;
         // Round robin; a thread that is full or has no device passes its turn on. If all are, the first that can makes room.
@@ -116,7 +118,7 @@ impl Admission {
                 continue;
             }
             let client =
-                NewClient { terms: &terms, setup: &hello.setup, timeout, source, identity };
+                NewClient { terms: &terms, setup: &hello.setup, timeout, source, info: &info };
             match intake.accept(client) {
                 Ok(accepted) => {
                     let welcome = Welcome { terms, setup: accepted.setup.clone() };

@@ -8,7 +8,9 @@ use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 
 use crate::contract::{Backend, Config, PendingClient, SetupError};
-use crate::handshake::{FrameError, Hello, Refusal, Reject};
+use crate::handshake::{
+    ClientHandshake, FrameError, Hello, MAX_FRAME_BYTES, MAX_SERVICES, Refusal, Reject,
+};
 
 /// An attempt to connect to an address, which its errors name as the user wrote it.
 #[derive(Clone, Copy)]
@@ -32,10 +34,27 @@ pub fn hello(
         fingerprint: service.fingerprint,
         terms: config.terms(),
         setup: pending.setup(),
+        further: Vec::new(),
     }
 }
 
 impl Attempt<'_> {
+    /// The handshake can name all services of the client.
+    pub fn check_services(&self, handshake: &ClientHandshake) -> Result<(), ConnectError> {
+        let count = handshake.hello().services().count();
+        let len = handshake.hello_bytes().len();
+        let what = if count > MAX_SERVICES {
+            format!("{count} services on one connection; it carries {MAX_SERVICES} at most")
+        } else if len > MAX_FRAME_BYTES {
+            format!(
+                "the names of {count} services on one connection are too long; make another connection"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(ConnectError::Unsupported { address: self.address(), what })
+    }
+
     fn address(&self) -> String {
         self.address.to_string()
     }
@@ -110,10 +129,18 @@ impl Attempt<'_> {
                 self.misbehaved(format!("impossible terms {terms:?}"))
             }
             Refusal::Methods(error) => self.misbehaved(error),
-            Refusal::Incompatible(methods) => ConnectError::IncompatibleService {
+            Refusal::Incompatible { service, unmet: methods } => {
+                ConnectError::IncompatibleService {
+                    address: self.address(),
+                    service: service.to_owned(),
+                    methods,
+                }
+            }
+            Refusal::OneService => ConnectError::Unsupported {
                 address: self.address(),
-                service: hello.service.clone(),
-                methods,
+                what: "the server is an older one, whose connections carry one service each; upgrade it, or connect \
+                       each client by itself"
+                    .into(),
             },
             Refusal::UnexpectedFrame => self.misbehaved("it answered with a frame that was not due"),
             Refusal::KeyWanted => self.not_permitted(
@@ -136,7 +163,9 @@ impl Attempt<'_> {
                 ConnectError::BackendMismatch { address, ours: hello.backend.clone(), theirs }
             }
             Reject::Service { served } => {
-                ConnectError::NoSuchService { address, asked: hello.service.clone(), served }
+                let is_missing = |asked: &&str| !served.iter().any(|served| served == asked);
+                let asked = hello.services().find(is_missing).unwrap_or(&hello.service).to_owned();
+                ConnectError::NoSuchService { address, asked, served }
             }
             Reject::ShuttingDown => self.no_server("the server shuts down; start the next one"),
             Reject::Refused { reason } => ConnectError::Refused { address, reason },

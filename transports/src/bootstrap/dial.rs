@@ -243,7 +243,10 @@ impl Dial for Address {
             stream.secure(session, &[]).map_err(|error| dialler.stream(error))?;
         }
         let hello = attempt::hello(self.backend(), self.config(), service, &*pending);
-        let mut handshake = ClientHandshake::new(hello, service).require(&options.require);
+        let mut handshake = ClientHandshake::new(hello, service)
+            .carrying(&options.further)
+            .require(&options.require);
+        attempt.check_services(&handshake)?;
         if let Some(key) = &options.key {
             let nonce = nonce::random().map_err(|error| attempt.io("getting a nonce", error))?;
             let binding = stream.binding().map_err(|error| dialler.stream(error))?;

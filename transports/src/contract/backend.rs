@@ -3,9 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use farcall_core::Identity;
 use farcall_core::time::Instant;
-use farcall_core::transport::{ClientTransport, ServerTransport};
+use farcall_core::transport::{ClientInfo, ClientTransport, ServerTransport};
 
 use super::config::MAX_SLOT_BYTES;
 use super::{
@@ -187,8 +186,8 @@ pub struct NewClient<'a> {
     pub timeout: Duration,
     /// Where it comes from.
     pub source: Source,
-    /// Who it has proven to be.
-    pub identity: Option<&'a Identity>,
+    /// What its handshake has come to.
+    pub info: &'a ClientInfo,
 }
 
 /// A client that was handed to its server thread.

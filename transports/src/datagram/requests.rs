@@ -2,7 +2,7 @@
 
 use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
-use farcall_core::transport::{Message, RequestSink};
+use farcall_core::transport::{ClientEvent, ClientId, Message, RequestSink};
 use farcall_verbs::{CompletionOpcode, DatagramSource, GRH_BYTES, Status, WorkCompletion};
 
 use super::idle_sessions::IdleSessions;
@@ -241,7 +241,8 @@ impl Sessions {
             }
             (Kind::Cancel, Age::Same, Phase::Landing) => self.drop_announced(client, index, now),
             (Kind::Cancel, Age::Same, Phase::Busy) => {
-                sink.cancelled(client, client_generation, index, generation);
+                let id = ClientId { number: client, generation: client_generation };
+                sink.client(id, ClientEvent::Cancelled { slot: index, generation });
                 self.queue_status(client, index);
             }
             (Kind::Release, Age::Same, Phase::Answered | Phase::Forgotten | Phase::Ended) => {

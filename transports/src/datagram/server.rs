@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{Replies, RequestSink, ServerTransport, WindDown};
+use farcall_core::transport::{ClientId, Replies, RequestSink, ServerTransport, WindDown};
 use farcall_verbs::{CqError, Device, ProtectionDomain};
 
 use super::ablation::Without;
@@ -19,7 +19,7 @@ use super::setup::{EndSetup, Sizes, max_small, part_bytes};
 use crate::contract::{
     Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Source, Terms,
 };
-use crate::kit::accept_queue::{AcceptQueue, ClientId};
+use crate::kit::accept_queue::AcceptQueue;
 use crate::kit::completions::{Completions, DiscardRequests};
 use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
@@ -323,12 +323,12 @@ impl LocalEnd {
 
 impl Intake for DatagramIntake {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
-        let NewClient { terms, setup, source, identity, .. } = client;
+        let NewClient { terms, setup, source, info, .. } = client;
         let theirs = EndSetup::from_bytes(setup)?;
         // Before the lock: the client's address may have to be resolved.
         let peer = theirs.peer(&self.local.pd, 0, self.local.sizes.mtu)?;
         let port = self.local.port();
-        self.queue.accept((source, identity), |id, on_disconnect| {
+        self.queue.accept((source, info), |id, on_disconnect| {
             self.local.make(&port, id, terms, peer, on_disconnect)
         })
     }

@@ -1,13 +1,12 @@
 //! One session, as its server thread keeps it: which generation of each slot it has seen, and what became of it.
 
 use farcall_core::time::Instant;
-use farcall_core::transport::CallToken;
+use farcall_core::transport::{CallToken, ClientId};
 use farcall_verbs::Buffer;
 
 use super::port::Peer;
 use super::wire::Id;
 use crate::contract::DropGuard;
-use crate::kit::accept_queue::ClientId;
 use crate::kit::lending::Loan;
 use crate::kit::places::Calls;
 use crate::kit::roster::Member;

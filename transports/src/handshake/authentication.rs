@@ -42,7 +42,7 @@ fn only(key: Key) -> Authentication {
 
 fn welcome(server: &mut ServerHandshake) -> Vec<u8> {
     let welcome = Welcome { terms: TERMS, setup: SERVER_SETUP.to_vec() };
-    server.welcome(Greeting { differing: Some(&KV), welcome })
+    server.welcome(Greeting { differing: vec![&KV], welcome })
 }
 
 /// How a handshake ended that did not connect.
@@ -206,6 +206,29 @@ fn a_service_that_is_not_permitted_is_refused_after_the_proof() {
     assert_eq!(permit("Kv"), Ok(()));
     let Err(End::Server(Reject::NotPermitted { reason })) = permit("Other") else { panic!() };
     assert!(reason.contains("a may not use Kv"), "{reason}");
+}
+
+#[test]
+fn each_service_that_a_client_names_must_be_permitted() {
+    static LOG: ServiceDescription =
+        ServiceDescription { name: "Log", fingerprint: 1, methods: &[] };
+    static OTHER: ServiceDescription =
+        ServiceDescription { name: "Other", fingerprint: 1, methods: &[] };
+    let connect = |further: &[&'static ServiceDescription]| {
+        let permit = |_: &Identity, asked: &str| asked != "Other";
+        let mut client = client(Some(key("a", 1))).carrying(further);
+        honestly(&mut client, &mut server(only(key("a", 1)).permit(permit))).map(|_| ())
+    };
+    assert_eq!(connect(&[&LOG]), Ok(()));
+    for further in [&[&OTHER][..], &[&LOG, &OTHER], &[&OTHER, &LOG]] {
+        let Err(End::Server(Reject::NotPermitted { reason })) = connect(further) else { panic!() };
+        assert!(reason.contains("a may not use Other"), "{reason}");
+    }
+    // One whose socket has told who the client is.
+    let permits = Authentication::new().permit(|_, asked| asked != "Other");
+    let mut server = ServerHandshake::default().knowing(Identity::named("a"), Some(permits));
+    let end = honestly(&mut client(None).carrying(&[&OTHER]), &mut server);
+    assert!(matches!(end, Err(End::Server(Reject::NotPermitted { .. }))), "{end:?}");
 }
 
 /// A server that lacks the key cannot pose as one that has it: whatever it answers, the client does not connect.

@@ -3,7 +3,9 @@
 use farcall_core::service::ServiceDescription;
 use farcall_core::{Compatibility, Key, MissingMethod};
 
-use super::frame::{Frame, FrameError, FrameReader, Hello, Identify, Reject, Welcome};
+use super::frame::{
+    Frame, FrameError, FrameReader, Hello, Identify, NAMES_FURTHER, NamedService, Reject, Welcome,
+};
 use super::methods::{MethodList, MethodsError};
 use super::proof::{ChannelBinding, End, Nonce, Proof, Transcript};
 use super::versions::{SPOKEN, Versions};
@@ -13,7 +15,8 @@ use crate::contract::Terms;
 #[derive(Debug)]
 pub struct ClientHandshake {
     hello: Hello,
-    service: &'static ServiceDescription,
+    /// The services that the connection is to carry, as the hello names them.
+    services: Vec<&'static ServiceDescription>,
     require: Vec<&'static str>,
     /// The versions that the hello says.
     spoken: Versions,
@@ -74,8 +77,15 @@ pub enum Refusal {
     ImpossibleTerms(Terms),
     /// The server's list of methods breaks its rules.
     Methods(MethodsError),
-    /// The server lacks methods that the client requires, or all of them, for these reasons.
-    Incompatible(Vec<MissingMethod>),
+    /// The server lacks methods of a service that the client requires, or all of them.
+    Incompatible {
+        /// The service's name.
+        service: &'static str,
+        /// The methods, and the reasons.
+        unmet: Vec<MissingMethod>,
+    },
+    /// The server's connections carry one service each, and the client has named several.
+    OneService,
     /// The server answered with a frame that was not due, or that only clients send.
     UnexpectedFrame,
     /// The server asks for a key, and the client has none.
@@ -91,7 +101,7 @@ impl ClientHandshake {
     pub fn new(hello: Hello, service: &'static ServiceDescription) -> ClientHandshake {
         ClientHandshake {
             hello,
-            service,
+            services: vec![service],
             require: Vec::new(),
             spoken: SPOKEN,
             reader: FrameReader::speaking(SPOKEN),
@@ -100,7 +110,17 @@ impl ClientHandshake {
         }
     }
 
-    /// Requires these methods of the server, besides those that the service requires.
+    /// Has the connection carry these services, too.
+    pub fn carrying(mut self, services: &[&'static ServiceDescription]) -> ClientHandshake {
+        for service in services {
+            let ServiceDescription { name, fingerprint, .. } = **service;
+            self.hello.further.push(NamedService { name: name.to_owned(), fingerprint });
+            self.services.push(service);
+        }
+        self
+    }
+
+    /// Requires these methods of the first service, besides those that each service requires.
     pub fn require(mut self, methods: &[&'static str]) -> ClientHandshake {
         self.require.extend(methods);
         self
@@ -161,7 +181,7 @@ impl ClientHandshake {
                 }
                 Frame::Methods(page) => {
                     self.hear_proven()?;
-                    let list = self.methods.get_or_insert_with(|| MethodList::new(self.service));
+                    let list = self.methods.get_or_insert_with(|| MethodList::new(&self.services));
                     list.take(page).map_err(Refusal::Methods)?;
                 }
                 Frame::Welcome(welcome) => {
@@ -235,12 +255,22 @@ impl ClientHandshake {
         if !welcome.terms.is_within(&self.hello.terms) {
             return Err(Refusal::ImpossibleTerms(welcome.terms));
         }
-        let compatibility = self.methods.as_ref().and_then(MethodList::compare).map(Box::new);
-        let unmet = Compatibility::unmet(compatibility.as_deref(), self.service, &self.require);
-        if !unmet.is_empty() {
-            return Err(Refusal::Incompatible(unmet));
+        if self.services.len() > 1 && self.versions().highest < NAMES_FURTHER {
+            return Err(Refusal::OneService);
         }
-        Ok(Agreement { welcome, compatibility })
+        let mut compatibility: Option<Compatibility> = None;
+        let mut require = &self.require[..];
+        for service in &self.services {
+            let differing = self.methods.as_ref().and_then(|list| list.compare(service));
+            let unmet = Compatibility::unmet(differing.as_ref(), service, require);
+            if !unmet.is_empty() {
+                return Err(Refusal::Incompatible { service: service.name, unmet });
+            }
+            compatibility = Compatibility::both(compatibility, differing);
+            // What the caller requires is of the first service.
+            require = &[];
+        }
+        Ok(Agreement { welcome, compatibility: compatibility.map(Box::new) })
     }
 
     /// The bytes to send last: the client is connected.
@@ -312,7 +342,7 @@ mod tests {
         for page in [methods(&[]), methods(&[(1, 99), (3, 0)])] {
             let refusal = answer(&[page, welcome(4)]).unwrap_err();
             assert!(
-                matches!(&refusal, Refusal::Incompatible(all) if all.len() == 2),
+                matches!(&refusal, Refusal::Incompatible { unmet, .. } if unmet.len() == 2),
                 "{refusal:?}"
             );
         }
@@ -328,7 +358,10 @@ mod tests {
         let without_put = [methods(&[(1, 10)]), welcome(4)];
         assert_eq!(connect(&["get"], &without_put), Ok(true));
         let missing = |method: &str, why| {
-            Err(Refusal::Incompatible(vec![MissingMethod { method: method.into(), why }]))
+            Err(Refusal::Incompatible {
+                service: "Kv",
+                unmet: vec![MissingMethod { method: method.into(), why }],
+            })
         };
         assert_eq!(
             connect(&["get", "put"], &without_put),
@@ -349,7 +382,7 @@ mod tests {
             let step = server.receive(&client.hello_bytes()).unwrap();
             assert_eq!(step, ServerStep::Decide(samples::hello(&[])));
             let welcome = Welcome { terms: TERMS, setup: Vec::new() };
-            let answer = server.welcome(Greeting { differing: Some(&KV), welcome });
+            let answer = server.welcome(Greeting { differing: vec![&KV], welcome });
             agreement(client.receive(&answer).unwrap());
             assert_eq!(server.receive(&client.ready_bytes()), Ok(ServerStep::Ready));
             assert_eq!(
@@ -374,5 +407,39 @@ mod tests {
     fn a_list_that_breaks_its_rules_is_refused_before_the_welcome() {
         let refusal = answer(&[methods(&[(2, 0)]), methods(&[(1, 0)])]).unwrap_err();
         assert_eq!(refusal, Refusal::Methods(MethodsError::Order));
+    }
+
+    static LOG_METHODS: [MethodDescription; 1] = [MethodDescription::new("append", 9, 9)];
+    static LOG: ServiceDescription =
+        ServiceDescription { name: "Log", fingerprint: 8, methods: &LOG_METHODS };
+
+    /// A client of both services at a server that speaks this version.
+    fn of_both(version: u16, frames: &[Frame]) -> Result<Agreement, Refusal> {
+        let mut client = ClientHandshake::new(samples::hello(&[]), &KV).carrying(&[&LOG]);
+        let versions = Versions::only(version);
+        let bytes: Vec<u8> = frames.iter().flat_map(|it| it.to_bytes_in(versions)).collect();
+        client.receive(&bytes).map(agreement)
+    }
+
+    #[test]
+    fn services_are_compared_one_by_one() {
+        assert!(of_both(2, &[welcome(8)]).unwrap().compatibility.is_none());
+        let all = methods(&[(1, 10), (2, 20), (9, 7)]);
+        let refusal = of_both(2, &[all, welcome(8)]).unwrap_err();
+        assert!(
+            matches!(&refusal, Refusal::Incompatible { service: "Log", unmet } if unmet.len() == 1),
+            "{refusal:?}"
+        );
+        let one_is_missing = methods(&[(1, 10), (9, 9)]);
+        let compatibility = of_both(2, &[one_is_missing, welcome(8)]).unwrap().compatibility;
+        let missing: Vec<_> =
+            compatibility.unwrap().missing().map(|it| it.method.to_string()).collect();
+        assert_eq!(missing.len(), 1);
+        assert!(missing[0].starts_with("Kv."), "{missing:?}");
+    }
+
+    #[test]
+    fn an_older_server_carries_one_service_only() {
+        assert_eq!(of_both(1, &[welcome(8)]).unwrap_err(), Refusal::OneService);
     }
 }

@@ -1,5 +1,7 @@
 //! The frames of a handshake, and their bytes.
 
+use std::iter;
+
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,6 +13,12 @@ use crate::contract::{SlicePlan, Terms};
 
 /// Longest body of a frame. Endpoints and names are far shorter.
 pub const MAX_BODY_BYTES: usize = 4096;
+
+/// Most services of one connection.
+pub const MAX_SERVICES: usize = 32;
+
+/// The first version whose hello names further services.
+pub(super) const NAMES_FURTHER: u16 = 2;
 
 const MAGIC: [u8; 8] = *b"farcall\n";
 
@@ -36,6 +44,9 @@ struct Prefix {
 /// Bytes in front of each frame's body.
 pub(super) const PREFIX_BYTES: usize = size_of::<Prefix>();
 
+/// Longest frame.
+pub const MAX_FRAME_BYTES: usize = PREFIX_BYTES + MAX_BODY_BYTES;
+
 /// The client's first frame, which is written before the version is agreed on: a later version adds fields at its end, which
 /// earlier ones ignore.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +61,35 @@ pub struct Hello {
     pub terms: Terms,
     /// What the backend has to say: queue pair, regions.
     pub setup: Vec<u8>,
+    /// Further services that the connection is to carry, since version 2.
+    #[serde(skip)]
+    pub further: Vec<NamedService>,
+}
+
+/// A service as a client names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedService {
+    /// Its name.
+    pub name: String,
+    /// The fingerprint of its methods.
+    pub fingerprint: u64,
+}
+
+impl Hello {
+    /// The names of all services that the connection is to carry.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        iter::once(&*self.service).chain(self.further.iter().map(|further| &*further.name))
+    }
+
+    /// The same hello, with what its version says after the fields of the first one.
+    fn with_further(self, bytes: &[u8], may_be_longer: bool) -> Result<Hello, FrameError> {
+        let (further, rest): (Vec<NamedService>, _) =
+            postcard::take_from_bytes(bytes).map_err(|_| FrameError::Body)?;
+        if further.len() >= MAX_SERVICES || !(rest.is_empty() || may_be_longer) {
+            return Err(FrameError::Body);
+        }
+        Ok(Hello { further, ..self })
+    }
 }
 
 /// The server's answer to a hello that fits.
@@ -179,7 +219,12 @@ impl Frame {
     pub fn to_bytes_in(&self, versions: Versions) -> Vec<u8> {
         // A frame is made of our own strings and numbers: encoding it cannot fail but for want of
         // memory.
-        let body = postcard::to_allocvec(self).unwrap_or_default();
+        let mut body = postcard::to_allocvec(self).unwrap_or_default();
+        if let Frame::Hello(hello) = self
+            && versions.highest >= NAMES_FURTHER
+        {
+            body.extend(postcard::to_allocvec(&hello.further).unwrap_or_default());
+        }
         let prefix = Prefix {
             magic: MAGIC,
             lowest: versions.lowest.into(),
@@ -222,6 +267,8 @@ pub struct FrameReader {
 #[derive(Debug, Clone, Copy)]
 struct Body {
     len: usize,
+    /// A hello names further services.
+    names_further: bool,
     /// Its sender speaks later versions than this end: what follows the fields that are known here is theirs.
     may_be_longer: bool,
 }
@@ -260,7 +307,8 @@ impl FrameReader {
             return Err(FrameError::TooLong { len });
         }
         self.versions = Versions::only(common);
-        Ok(Body { len, may_be_longer: theirs.highest > ours.highest })
+        let names_further = common >= NAMES_FURTHER;
+        Ok(Body { len, names_further, may_be_longer: theirs.highest > ours.highest })
     }
 
     /// How many bytes are missing until there is more to say. A reader of a socket that asks for no more never takes what
@@ -291,6 +339,9 @@ impl FrameReader {
                 continue;
             };
             let frame = match Frame::from_front(&self.bytes[PREFIX_BYTES..])? {
+                (Frame::Hello(hello), rest) if body.names_further => {
+                    Frame::Hello(hello.with_further(rest, body.may_be_longer)?)
+                }
                 (frame, []) => frame,
                 (frame @ Frame::Hello(_), _) if body.may_be_longer => frame,
                 _ => return Err(FrameError::Body),
@@ -318,6 +369,7 @@ mod tests {
             fingerprint: 0x1234_5678_9abc_def0,
             terms: Terms { window: 64, slot: 4096, max_message: 1 << 30 },
             setup: vec![1, 2, 3],
+            further: vec![NamedService { name: "Log".into(), fingerprint: 5 }],
         })
     }
 
@@ -366,6 +418,43 @@ mod tests {
         assert_eq!(longer(hello(), later), Ok(hello()));
         assert_eq!(longer(hello(), SPOKEN), Err(FrameError::Body));
         assert_eq!(longer(Frame::Ready, later), Err(FrameError::Body));
+    }
+
+    #[test]
+    fn the_first_versions_ends_know_of_one_service() {
+        let range = |lowest, highest| Versions { lowest, highest };
+        let Frame::Hello(sent) = hello() else { unreachable!() };
+        let read = |ours, theirs| {
+            let bytes = Frame::Hello(sent.clone()).to_bytes_in(theirs);
+            let Ok(Some(Frame::Hello(read))) = FrameReader::speaking(ours).push(&mut &*bytes)
+            else {
+                panic!("a hello of {theirs} at an end of {ours}");
+            };
+            assert_eq!(
+                Hello { further: Vec::new(), ..sent.clone() },
+                Hello { further: Vec::new(), ..read.clone() }
+            );
+            read.further.len()
+        };
+        for (ours, theirs, further) in [
+            (range(1, 2), range(1, 2), 1),
+            (range(1, 2), range(2, 3), 1),
+            (range(1, 1), range(1, 2), 0),
+            (range(1, 2), range(1, 1), 0),
+        ] {
+            assert_eq!(read(ours, theirs), further, "{theirs} at {ours}");
+        }
+    }
+
+    #[test]
+    fn a_hello_names_no_more_services_than_a_connection_carries() {
+        let Frame::Hello(hello) = hello() else { unreachable!() };
+        let with = |count| {
+            let named = NamedService { name: "Log".into(), fingerprint: 5 };
+            read(&Frame::Hello(Hello { further: vec![named; count], ..hello.clone() }).to_bytes())
+        };
+        assert!(with(MAX_SERVICES - 1).is_ok());
+        assert_eq!(with(MAX_SERVICES), Err(FrameError::Body));
     }
 
     #[test]

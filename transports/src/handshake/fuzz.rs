@@ -8,7 +8,7 @@ use super::frame::PREFIX_BYTES;
 use super::methods::MethodList;
 use super::{
     ClientHandshake, ClientStep, Frame, FrameError, FrameReader, Hello, Identify, MAX_BODY_BYTES,
-    MethodEntry, Nonce, Reject, ServerHandshake, ServerStep, TimeTold, Welcome,
+    MethodEntry, NamedService, Nonce, Reject, ServerHandshake, ServerStep, TimeTold, Welcome,
 };
 use crate::contract::{SlicePlan, Terms};
 use crate::corpus::is_kept;
@@ -36,7 +36,16 @@ impl Parts {
             1 => return Frame::Welcome(Welcome { terms, setup }),
             2 => {
                 let [backend, service] = texts;
-                return Frame::Hello(Hello { backend, service, fingerprint: number, terms, setup });
+                let further = NamedService { name: text, fingerprint: !number };
+                let further = vec![further; (number % 3) as usize];
+                return Frame::Hello(Hello {
+                    backend,
+                    service,
+                    fingerprint: number,
+                    terms,
+                    setup,
+                    further,
+                });
             }
             3 => Reject::Backend { theirs: text },
             4 => Reject::Service { served: texts.into() },
@@ -156,7 +165,8 @@ fn any_frames_without_the_secret_connect_nobody() {
     let key = Key::new("a", [7; 16]).expect("a name and sixteen bytes");
     let terms = Terms { window: 8, slot: 4096, max_message: 99 };
     let (backend, service) = ("b".to_owned(), "Kv".to_owned());
-    let hello = Hello { backend, service, fingerprint: 7, terms, setup: Vec::new() };
+    let hello =
+        Hello { backend, service, fingerprint: 7, terms, setup: Vec::new(), further: Vec::new() };
     check!().with_type::<Vec<Parts>>().cloned().for_each(|frames| {
         let mut client = ClientHandshake::new(hello.clone(), &KV).with_key(key.clone(), [1; 32]);
         let authentication = Authentication::new().key(key.clone());
@@ -184,14 +194,14 @@ fn any_pages_are_a_bounded_list_or_an_error() {
     static KV: ServiceDescription =
         ServiceDescription { name: "Kv", fingerprint: 7, methods: &METHODS };
     check!().with_type::<Vec<Vec<(u8, u8, Vec<u64>)>>>().cloned().for_each(|pages| {
-        let mut list = MethodList::new(&KV);
+        let mut list = MethodList::new(&[&KV]);
         for page in pages {
             let entry = |(id, flags, shapes)| MethodEntry { id: u32::from(id), flags, shapes };
             if list.take(page.into_iter().map(entry).collect()).is_err() {
                 return;
             }
         }
-        let missing = list.compare().map_or(0, |it| it.missing().count());
+        let missing = list.compare(&KV).map_or(0, |it| it.missing().count());
         assert!(missing <= METHODS.len());
     });
 }

@@ -1,4 +1,5 @@
-//! The methods of a service in frames, which a server sends to a client whose fingerprint differs.
+//! The methods of services in frames, which a server sends to a client for whom a fingerprint differs: of all services that the client
+//! has named, as no two of one server's have a method of the same id.
 //!
 //! Only the client compares: a server decodes arguments with the declaration that it was built from, whatever a client
 //! believes. A client that ignores the comparison can send bytes that decode to other values than it means; it cannot do
@@ -53,9 +54,10 @@ pub enum MethodsError {
     TooManyShapes,
 }
 
-/// The frames with all methods of a service: at least one.
-pub(super) fn pages(service: &ServiceDescription) -> Vec<Frame> {
-    let mut entries: Vec<_> = service.methods.iter().map(MethodEntry::of).collect();
+/// The frames with all methods of these services: at least one.
+pub(super) fn pages(services: &[&ServiceDescription]) -> Vec<Frame> {
+    let methods = services.iter().flat_map(|service| service.methods);
+    let mut entries: Vec<_> = methods.map(MethodEntry::of).collect();
     entries.sort_unstable_by_key(|entry| entry.id);
     let (mut pages, mut page) = (Vec::new(), Vec::new());
     let mut free = MAX_BODY_BYTES - PAGE_HEADER_BYTES;
@@ -82,7 +84,6 @@ impl MethodEntry {
 /// The server's methods, as their pages arrive at a client. It keeps those that the client has too.
 #[derive(Debug)]
 pub(super) struct MethodList {
-    service: &'static ServiceDescription,
     /// The ids of the client's methods, ascending.
     ours: Box<[u32]>,
     declared: Vec<DeclaredMethod>,
@@ -92,10 +93,11 @@ pub(super) struct MethodList {
 }
 
 impl MethodList {
-    pub(super) fn new(service: &'static ServiceDescription) -> MethodList {
-        let mut ours: Box<[u32]> = service.methods.iter().map(|method| method.id).collect();
+    pub(super) fn new(services: &[&ServiceDescription]) -> MethodList {
+        let methods = services.iter().flat_map(|service| service.methods);
+        let mut ours: Box<[u32]> = methods.map(|method| method.id).collect();
         ours.sort_unstable();
-        MethodList { service, ours, declared: Vec::new(), last_id: None, count: 0 }
+        MethodList { ours, declared: Vec::new(), last_id: None, count: 0 }
     }
 
     /// Takes a page.
@@ -120,9 +122,9 @@ impl MethodList {
         Ok(())
     }
 
-    /// What the client cannot call; `None`: it can call everything.
-    pub(super) fn compare(&self) -> Option<Compatibility> {
-        Compatibility::of(self.service, &self.declared)
+    /// What the client cannot call of that service; `None`: it can call everything.
+    pub(super) fn compare(&self, service: &ServiceDescription) -> Option<Compatibility> {
+        Compatibility::of(service, &self.declared)
     }
 }
 
@@ -149,9 +151,9 @@ mod tests {
     #[test]
     fn thousands_of_methods_travel_in_pages_that_each_fit_a_frame() {
         let big = service((0..MAX_METHODS as u32).map(|n| u32::MAX - n));
-        let pages = pages(big);
+        let pages = pages(&[big]);
         assert!(pages.len() > 60 && pages.len() < 100, "{} pages", pages.len());
-        let mut list = MethodList::new(big);
+        let mut list = MethodList::new(&[big]);
         for page in pages {
             let bytes = page.to_bytes();
             assert!(bytes.len() <= super::super::frame::PREFIX_BYTES + MAX_BODY_BYTES);
@@ -159,18 +161,19 @@ mod tests {
             list.take(read).unwrap();
         }
         assert_eq!(list.declared.len(), MAX_METHODS);
-        assert!(list.compare().is_none());
+        assert!(list.compare(big).is_none());
     }
 
     #[test]
     fn a_service_without_methods_has_a_page_too() {
-        assert_eq!(pages(service(0..0)), [Frame::Methods(Vec::new())]);
-        assert_eq!(MethodList::new(service(1..3)).compare().unwrap().missing().count(), 2);
+        assert_eq!(pages(&[service(0..0)]), [Frame::Methods(Vec::new())]);
+        let two = service(1..3);
+        assert_eq!(MethodList::new(&[two]).compare(two).unwrap().missing().count(), 2);
     }
 
     #[test]
     fn a_client_keeps_only_what_it_knows() {
-        let mut list = MethodList::new(service(5..7));
+        let mut list = MethodList::new(&[service(5..7)]);
         for first in 0..100 {
             list.take(page(&[10 * first, 10 * first + 5])).unwrap();
         }
@@ -179,7 +182,7 @@ mod tests {
 
     #[test]
     fn ids_must_ascend_within_pages_and_across_them() {
-        let list = || MethodList::new(service(0..4));
+        let list = || MethodList::new(&[service(0..4)]);
         assert_eq!(list().take(page(&[1, 1])), Err(MethodsError::Order));
         assert_eq!(list().take(page(&[2, 1])), Err(MethodsError::Order));
         let mut two = list();
@@ -189,14 +192,14 @@ mod tests {
 
     #[test]
     fn methods_pages_and_shapes_have_bounds() {
-        let mut list = MethodList::new(service(0..1));
+        let mut list = MethodList::new(&[service(0..1)]);
         for _ in 0..MAX_METHODS {
             list.take(Vec::new()).unwrap();
         }
         assert_eq!(list.take(Vec::new()), Err(MethodsError::TooMany));
         let with_shapes = |count| {
             let entry = MethodEntry { id: 0, flags: 0, shapes: vec![0; count] };
-            MethodList::new(service(0..1)).take(vec![entry])
+            MethodList::new(&[service(0..1)]).take(vec![entry])
         };
         assert_eq!(with_shapes(MAX_SHAPES), Ok(()));
         assert_eq!(with_shapes(MAX_SHAPES + 1), Err(MethodsError::TooManyShapes));

@@ -1,10 +1,25 @@
 //! The server's decision about a hello: pure.
 
+use std::iter;
+use std::sync::Arc;
+
 use farcall_core::Authentication;
 use farcall_core::service::ServiceDescription;
 
 use super::frame::{Hello, Reject};
 use crate::contract::{Config, Terms};
+
+/// What a server offers to one client.
+#[derive(Debug)]
+pub struct Offered {
+    /// What holds for the connection.
+    pub terms: Terms,
+    /// All services that the client has named, if its declaration of one differs.
+    pub differing: Vec<&'static ServiceDescription>,
+    /// Which of the server's services the client may call, if a client may not call all: those that it has named, as they were
+    /// permitted.
+    pub services: Option<Arc<[bool]>>,
+}
 
 /// What a server offers, and checks each hello against.
 #[derive(Debug)]
@@ -40,32 +55,46 @@ impl Offer {
         &self.config
     }
 
-    /// The terms of the connection; and the service, if the client's declaration of it differs.
+    /// The terms of the connection and what it may call.
     ///
     /// # Errors
     /// Why there can be none, for the client.
-    pub fn check(
-        &self,
-        hello: &Hello,
-    ) -> Result<(Terms, Option<&'static ServiceDescription>), Reject> {
+    pub fn check(&self, hello: &Hello) -> Result<Offered, Reject> {
         if hello.backend != self.backend {
             return Err(Reject::Backend { theirs: self.backend.to_owned() });
         }
-        let named = |service: &&&ServiceDescription| service.name == hello.service;
-        let Some(service) = self.services.iter().find(named) else {
+        let find = |name| self.services.iter().position(|service| service.name == name);
+        let Some(named) = hello.services().map(find).collect::<Option<Vec<_>>>() else {
             let served = self.services.iter().map(|service| service.name.to_owned()).collect();
             return Err(Reject::Service { served });
         };
         let terms = Terms::agree(&self.config, &hello.terms).ok_or_else(|| Reject::Malformed {
             what: format!("impossible terms {:?}", hello.terms),
         })?;
-        Ok((terms, (service.fingerprint != hello.fingerprint).then_some(*service)))
+        let further = hello.further.iter().map(|further| further.fingerprint);
+        let fingerprints = iter::once(hello.fingerprint).chain(further);
+        let differs = |(&at, theirs): (&usize, u64)| self.services[at].fingerprint != theirs;
+        let differing = match named.iter().zip(fingerprints).any(differs) {
+            true => self.named(&named).collect(),
+            false => Vec::new(),
+        };
+        let is_limited = self.authentication.as_ref().is_some_and(Authentication::has_permits);
+        let services =
+            is_limited.then(|| (0..self.services.len()).map(|at| named.contains(&at)).collect());
+        Ok(Offered { terms, differing, services })
+    }
+
+    /// The services of these indices, each once.
+    fn named(&self, named: &[usize]) -> impl Iterator<Item = &'static ServiceDescription> {
+        let services = self.services.iter().enumerate();
+        services.filter(|(at, _)| named.contains(at)).map(|(_, service)| *service)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handshake::NamedService;
 
     static KV: ServiceDescription = ServiceDescription { name: "Kv", fingerprint: 7, methods: &[] };
 
@@ -76,6 +105,7 @@ mod tests {
             fingerprint: 7,
             terms: Terms { window: 8, slot: 1 << 20, max_message: 99 },
             setup: Vec::new(),
+            further: Vec::new(),
         }
     }
 
@@ -85,7 +115,7 @@ mod tests {
         let check = |change: fn(&mut Hello)| {
             let mut hello = hello();
             change(&mut hello);
-            offer.check(&hello).map(|(terms, differing)| (terms.window, differing.is_some()))
+            offer.check(&hello).map(|it| (it.terms.window, !it.differing.is_empty()))
         };
         assert_eq!(check(|_| ()), Ok((8, false)));
         assert_eq!(check(|hello| hello.fingerprint = 8), Ok((8, true)));
@@ -100,4 +130,47 @@ mod tests {
         let impossible = check(|hello| hello.terms.window = 0);
         assert!(matches!(impossible, Err(Reject::Malformed { .. })));
     }
+
+    static LOG: ServiceDescription =
+        ServiceDescription { name: "Log", fingerprint: 5, methods: &[] };
+
+    fn with_log(fingerprint: u64) -> Hello {
+        let log = NamedService { name: "Log".into(), fingerprint };
+        Hello { further: vec![log], ..hello() }
+    }
+
+    #[test]
+    fn each_named_service_is_looked_for_and_compared() {
+        let offer = |services: &[&'static ServiceDescription]| {
+            Offer::new("write_imm", services, Config::default())
+        };
+        let served = vec!["Kv".into()];
+        let refused = offer(&[&KV]).check(&with_log(5)).unwrap_err();
+        assert_eq!(refused, Reject::Service { served });
+        let both = offer(&[&LOG, &KV]);
+        assert!(both.check(&with_log(5)).unwrap().differing.is_empty());
+        let differing = |hello: &Hello| {
+            let differing = both.check(hello).unwrap().differing;
+            differing.iter().map(|it| it.name).collect::<Vec<_>>()
+        };
+        assert_eq!(differing(&with_log(6)), ["Log", "Kv"]);
+        let mut twice = with_log(6);
+        twice.further.extend(twice.further.clone());
+        assert_eq!(differing(&twice), ["Log", "Kv"]);
+    }
+
+    #[test]
+    fn a_client_may_call_what_it_has_named_where_not_all_may_be_called() {
+        let anybody = Authentication::new();
+        let some = anybody.clone().permit(|_, _| true);
+        for (authentication, allowed) in [(anybody, None), (some, Some([true, false, true]))] {
+            let offer = Offer::new("write_imm", &[&LOG, &OTHER, &KV], Config::default())
+                .with_authentication(Some(authentication));
+            let services = offer.check(&with_log(5)).unwrap().services;
+            assert_eq!(services.as_deref(), allowed.as_ref().map(|it| &it[..]));
+        }
+    }
+
+    static OTHER: ServiceDescription =
+        ServiceDescription { name: "Other", fingerprint: 1, methods: &[] };
 }

@@ -14,5 +14,6 @@ pub(super) fn hello(setup: &[u8]) -> Hello {
         fingerprint: 7,
         terms: TERMS,
         setup: setup.to_vec(),
+        further: Vec::new(),
     }
 }

@@ -53,8 +53,8 @@ struct Demand {
 /// The answer to a client that is let in.
 #[derive(Debug)]
 pub struct Greeting {
-    /// The service, if the client's declaration of it differs: the client must know its methods.
-    pub differing: Option<&'static ServiceDescription>,
+    /// The services that the client has named, if its declaration of one differs: the client must know their methods.
+    pub differing: Vec<&'static ServiceDescription>,
     /// The welcome.
     pub welcome: Welcome,
 }
@@ -183,9 +183,9 @@ impl ServerHandshake {
         match self.demand.as_deref_mut() {
             None => match &self.known {
                 Some((identity, Some(authentication)))
-                    if !authentication.permits(identity, &hello.service) =>
+                    if let Some(service) = forbidden(authentication, identity, &hello) =>
                 {
-                    not_permitted(identity, &hello.service)
+                    not_permitted(identity, service)
                 }
                 _ => {
                     self.stage = Stage::Deciding;
@@ -216,8 +216,8 @@ impl ServerHandshake {
             if let Some(wanted) = identify.server.as_deref().filter(|wanted| own != Some(*wanted)) {
                 return not_wanted(wanted, own);
             }
-            if !demand.authentication.permits(&identity, &hello.service) {
-                return not_permitted(&identity, &hello.service);
+            if let Some(service) = forbidden(&demand.authentication, &identity, &hello) {
+                return not_permitted(&identity, service);
             }
             demand.proven = Some((identity, key));
         }
@@ -229,8 +229,11 @@ impl ServerHandshake {
     pub fn welcome(&mut self, Greeting { differing, welcome }: Greeting) -> Vec<u8> {
         self.stage = Stage::Welcomed;
         let versions = self.versions();
-        let methods = differing.map(methods::pages).into_iter().flatten();
-        let frames = methods.chain([Frame::Welcome(welcome)]);
+        let methods = match &*differing {
+            [] => Vec::new(),
+            differing => methods::pages(differing),
+        };
+        let frames = methods.into_iter().chain([Frame::Welcome(welcome)]);
         let mut bytes: Vec<u8> = frames.flat_map(|frame| frame.to_bytes_in(versions)).collect();
         if let Some(Demand { transcript, proven: Some((_, key)), .. }) = self.demand.as_deref_mut()
         {
@@ -265,6 +268,15 @@ fn not_wanted(wanted: &str, own: Option<&str>) -> ServerStep {
     ServerStep::Reject(Reject::NotPermitted { reason })
 }
 
+/// The first service that the client has named and may not use.
+fn forbidden<'h>(
+    authentication: &Authentication,
+    identity: &Identity,
+    hello: &'h Hello,
+) -> Option<&'h str> {
+    hello.services().find(|service| !authentication.permits(identity, service))
+}
+
 fn not_permitted(identity: &Identity, service: &str) -> ServerStep {
     let reason = format!("{identity} may not use {service}; let the server permit it");
     ServerStep::Reject(Reject::NotPermitted { reason })
@@ -293,7 +305,7 @@ mod tests {
     use crate::handshake::samples::{self, TERMS};
 
     fn greeting() -> Greeting {
-        Greeting { differing: None, welcome: Welcome { terms: TERMS, setup: Vec::new() } }
+        Greeting { differing: Vec::new(), welcome: Welcome { terms: TERMS, setup: Vec::new() } }
     }
 
     #[test]

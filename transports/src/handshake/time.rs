@@ -94,7 +94,7 @@ mod tests {
     fn a_client_that_was_welcomed_does_not_ask_for_the_time() {
         let mut server = ServerHandshake::default();
         server.welcome(super::super::server::Greeting {
-            differing: None,
+            differing: Vec::new(),
             welcome: super::super::frame::Welcome {
                 terms: crate::contract::Config::default().terms(),
                 setup: Vec::new(),

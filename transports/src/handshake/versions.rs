@@ -5,7 +5,10 @@ use std::ops::RangeInclusive;
 
 /// The versions that this end speaks, of everything that two ends must agree on: the handshake's frames, and each backend's
 /// layout. An end that speaks an older version too lets its peers be upgraded after it.
-pub const SPOKEN: Versions = Versions { lowest: 1, highest: 1 };
+///
+/// - 1: one service per connection.
+/// - 2: several.
+pub const SPOKEN: Versions = Versions { lowest: 1, highest: 2 };
 
 /// A range of versions, as each frame's first bytes say it. A peer can say one that is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use crossbeam_utils::CachePadded;
-use farcall_core::Identity;
 use farcall_core::metrics::RefusalReason;
 use farcall_core::site::Site;
+use farcall_core::transport::{ClientId, ClientInfo};
 
 use super::places::{Candidate, ClientLimits, Places};
 use super::tear_down::TearDown;
@@ -17,18 +17,11 @@ use crate::contract::{Accepted, OnDisconnect, SetupError, Source, deadline_in};
 /// How long a server thread that ends waits until clients are gone which it has dropped before.
 const TEAR_DOWN_BOUND: Duration = Duration::from_secs(1);
 
-/// A client of a server thread: its number, and which connection under that number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ClientId {
-    pub(crate) number: u32,
-    pub(crate) generation: u32,
-}
-
 /// News for the server thread.
 #[derive(Debug)]
 pub(crate) enum Arrival<T> {
-    /// A client, and who it has proven to be.
-    New(Box<T>, Option<Identity>),
+    /// A client, and what its handshake has come to.
+    New(Box<T>, ClientInfo),
     /// The handshake of this client did not end well, or its process has died.
     Withdrawn(ClientId),
     /// A client is to be dropped, so that there is room for another.
@@ -63,17 +56,17 @@ impl<T: Send + 'static> AcceptQueue<T> {
     /// Accepts a client: `make` makes the server's end of its connection, with the setup bytes for the client.
     pub(crate) fn accept(
         self: &Arc<Self>,
-        (source, identity): (Source, Option<&Identity>),
+        (source, info): (Source, &ClientInfo),
         make: impl FnOnce(ClientId, &OnDisconnect) -> Result<(Vec<u8>, T), SetupError>,
     ) -> Result<Accepted, SetupError> {
         // In a simulation clients are torn down at the moment of virtual time at which they are dropped.
         let start = || (!self.site.is_driven()).then(TearDown::of_this_process).flatten();
         self.tear_down.get_or_init(start);
-        let id = self.places().take((source, identity), self.site.now())?;
+        let id = self.places().take((source, info.identity.as_ref()), self.site.now())?;
         let on_disconnect = OnDisconnect::default();
         let made = make(id, &on_disconnect);
         let (setup, client) = made.inspect_err(|_| self.give_back(id.number))?;
-        if !self.push(Arrival::New(Box::new(client), identity.cloned())) {
+        if !self.push(Arrival::New(Box::new(client), info.clone())) {
             self.give_back(id.number);
             return Err(SetupError::Full(
                 "the server's threads start again after a failure".into(),
@@ -251,11 +244,16 @@ mod tests {
     fn a_client_that_cannot_be_made_gives_its_number_back() {
         let (queue, _arrivals) = AcceptQueue::<()>::new(&Site::new(), ClientLimits::of(1));
         for _ in 0..3 {
-            let failed =
-                queue.accept((Source::Unknown, None), |_, _| Err(SetupError::Misbehaved("a test")));
+            let failed = queue.accept((Source::Unknown, &ClientInfo::default()), |_, _| {
+                Err(SetupError::Misbehaved("a test"))
+            });
             assert!(matches!(failed, Err(SetupError::Misbehaved(_))));
         }
-        assert!(queue.accept((Source::Unknown, None), |_, _| Ok((Vec::new(), ()))).is_ok());
+        assert!(
+            queue
+                .accept((Source::Unknown, &ClientInfo::default()), |_, _| Ok((Vec::new(), ())))
+                .is_ok()
+        );
     }
 
     #[test]
@@ -263,7 +261,8 @@ mod tests {
         let (queue, arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(1));
         drop(arrivals);
         for _ in 0..3 {
-            let refused = queue.accept((Source::Unknown, None), |_, _| Ok((Vec::new(), 7)));
+            let refused =
+                queue.accept((Source::Unknown, &ClientInfo::default()), |_, _| Ok((Vec::new(), 7)));
             assert!(matches!(refused, Err(SetupError::Full(_))));
         }
     }
@@ -272,7 +271,9 @@ mod tests {
     fn an_arrival_is_announced_until_it_is_taken() {
         let (queue, mut arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(2));
         assert!(!arrivals.has_news());
-        let accepted = queue.accept((Source::Unknown, None), |_, _| Ok((Vec::new(), 7))).unwrap();
+        let accepted = queue
+            .accept((Source::Unknown, &ClientInfo::default()), |_, _| Ok((Vec::new(), 7)))
+            .unwrap();
         assert!(arrivals.has_news());
         arrivals.clear_news();
         assert!(!arrivals.has_news());

@@ -147,14 +147,8 @@ pub(crate) struct DiscardRequests;
 
 impl RequestSink for DiscardRequests {
     fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
-    fn have_waited(&mut self, _: u64) {}
 
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
-
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, _: u32, _: u32) {}
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use farcall_core::Identity;
 use farcall_core::time::Instant;
+use farcall_core::transport::ClientId;
 
-use super::accept_queue::ClientId;
 use crate::contract::{Config, CountsBySource, SetupError, Source};
 
 /// How long a client may take until its first call before it makes room for others: programs connect when they start, and some

@@ -1,9 +1,9 @@
 //! The clients of one server thread, by their numbers.
 
 use farcall_core::metrics::RefusalReason;
-use farcall_core::transport::RequestSink;
+use farcall_core::transport::{ClientEvent, ClientId, ClientInfo, RequestSink};
 
-use super::accept_queue::{Arrival, Arrivals, ClientId};
+use super::accept_queue::{Arrival, Arrivals};
 use super::places::{Calls, Candidate};
 
 /// A client as a server thread keeps it.
@@ -66,10 +66,9 @@ impl<T: Member> Roster<T> {
         self.arrivals.clear_news();
         while let Some(arrival) = self.arrivals.next() {
             match arrival {
-                Arrival::New(member, identity) => {
-                    if identity.is_some() {
-                        let ClientId { number, generation } = member.id();
-                        sink.identified(number, generation, identity);
+                Arrival::New(member, info) => {
+                    if info != ClientInfo::default() {
+                        sink.client(member.id(), ClientEvent::Joined(info));
                     }
                     self.insert(member);
                 }
@@ -140,9 +139,9 @@ impl<T: Member> Roster<T> {
         }
         self.count -= 1;
         member.detach();
-        let ClientId { generation, .. } = member.id();
+        let id = member.id();
         self.arrivals.tear_down(number, member);
-        sink.disconnected(number, generation);
+        sink.client(id, ClientEvent::Left);
         true
     }
 
@@ -255,24 +254,24 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Disconnects(Vec<u32>, Vec<(u32, u32, Option<Identity>)>);
+    struct Told {
+        joined: Vec<(ClientId, ClientInfo)>,
+        left: Vec<u32>,
+    }
 
-    impl RequestSink for Disconnects {
+    impl RequestSink for Told {
         fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
-        fn have_waited(&mut self, _: u64) {}
 
         fn is_idempotent(&self, _: &[u8]) -> bool {
             false
         }
 
-        fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-        fn identified(&mut self, client: u32, generation: u32, identity: Option<Identity>) {
-            self.1.push((client, generation, identity));
-        }
-
-        fn device_lost(&mut self) {}
-        fn disconnected(&mut self, client: u32, _: u32) {
-            self.0.push(client);
+        fn client(&mut self, client: ClientId, event: ClientEvent) {
+            match event {
+                ClientEvent::Joined(info) => self.joined.push((client, info)),
+                ClientEvent::Left => self.left.push(client.number),
+                ClientEvent::Cancelled { .. } => unreachable!("the roster cancels nothing"),
+            }
         }
     }
 
@@ -285,7 +284,7 @@ mod tests {
 
     fn accept(queue: &Arc<AcceptQueue<Client>>) -> Box<dyn FnOnce() + Send> {
         let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, calls: Calls::None }));
-        queue.accept((Source::Unknown, None), make).unwrap().withdraw
+        queue.accept((Source::Unknown, &ClientInfo::default()), make).unwrap().withdraw
     }
 
     #[test]
@@ -293,15 +292,15 @@ mod tests {
         let (queue, mut roster) = roster();
         let (first, _second) = (accept(&queue), accept(&queue));
         assert!(roster.has_news());
-        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
+        assert_eq!(roster.take_arrivals(&mut Told::default()), None);
         assert_eq!((roster.count(), roster.has_news()), (2, false));
         first();
-        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(0));
-        let mut told = Disconnects::default();
+        assert_eq!(roster.take_arrivals(&mut Told::default()), Some(0));
+        let mut told = Told::default();
         assert!(roster.remove(0, None, &mut told) && !roster.remove(0, None, &mut told));
-        assert_eq!((told.0, roster.count()), (vec![0], 1));
+        assert_eq!((told.left, roster.count()), (vec![0], 1));
         let again = accept(&queue);
-        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
+        assert_eq!(roster.take_arrivals(&mut Told::default()), None);
         assert_eq!(roster.get(0).unwrap().id.generation, 3);
         drop(again);
     }
@@ -343,8 +342,8 @@ mod tests {
             };
             Ok((Vec::new(), OnDrop(id, notice)))
         };
-        let _client = queue.accept((Source::Unknown, None), make).unwrap();
-        let mut told = Disconnects::default();
+        let _client = queue.accept((Source::Unknown, &ClientInfo::default()), make).unwrap();
+        let mut told = Told::default();
         assert_eq!(roster.take_arrivals(&mut told), None);
         assert!(roster.remove(0, Some(RefusalReason::BrokeProtocol), &mut told));
         assert_eq!(noticed.load(Ordering::Relaxed), 1);
@@ -366,13 +365,13 @@ mod tests {
                 };
                 Ok((Vec::new(), OnDrop(id, wait)))
             };
-            queue.accept((Source::Unknown, None), make)
+            queue.accept((Source::Unknown, &ClientInfo::default()), make)
         };
         let _clients = [accept().unwrap(), accept().unwrap()];
-        roster.take_arrivals(&mut Disconnects::default());
-        let mut told = Disconnects::default();
+        roster.take_arrivals(&mut Told::default());
+        let mut told = Told::default();
         assert!(roster.remove(0, None, &mut told));
-        assert_eq!((told.0, roster.count()), (vec![0], 1), "the thread has gone on");
+        assert_eq!((told.left, roster.count()), (vec![0], 1), "the thread has gone on");
         let refused = accept().err();
         assert!(
             matches!(refused, Some(SetupError::Full(_))),
@@ -391,11 +390,11 @@ mod tests {
     fn a_withdrawal_does_not_meet_the_next_client_of_that_number() {
         let (queue, mut roster) = roster();
         let first = accept(&queue);
-        roster.take_arrivals(&mut Disconnects::default());
-        roster.remove(0, None, &mut Disconnects::default());
+        roster.take_arrivals(&mut Told::default());
+        roster.remove(0, None, &mut Told::default());
         let _second = accept(&queue);
         first();
-        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
+        assert_eq!(roster.take_arrivals(&mut Told::default()), None);
         assert_eq!(roster.count(), 1);
     }
 
@@ -403,12 +402,14 @@ mod tests {
     fn the_sink_is_told_who_a_client_is_before_its_first_request() {
         let (queue, mut roster) = roster();
         let _unknown = accept(&queue);
-        let alice = Some(Identity::named("alice"));
+        let identity = Some(Identity::named("alice"));
+        let alice = ClientInfo { identity, ..ClientInfo::default() };
         let make = |id, _: &_| Ok((Vec::new(), Client { id, in_line: false, calls: Calls::None }));
-        let _known = queue.accept((Source::Unknown, alice.as_ref()), make).unwrap();
-        let mut told = Disconnects::default();
+        let _known = queue.accept((Source::Unknown, &alice), make).unwrap();
+        let mut told = Told::default();
         assert_eq!(roster.take_arrivals(&mut told), None);
-        assert_eq!((told.1, roster.count()), (vec![(1, 2, alice)], 2));
+        let id = ClientId { number: 1, generation: 2 };
+        assert_eq!((told.joined, roster.count()), (vec![(id, alice)], 2));
     }
 
     /// A minute later with each look.
@@ -427,17 +428,17 @@ mod tests {
         let mut roster = Roster::new(arrivals);
         let make_room = || queue.make_room(Source::Unknown, Duration::ZERO);
         let _clients = [accept(&queue), accept(&queue)];
-        roster.take_arrivals(&mut Disconnects::default());
+        roster.take_arrivals(&mut Told::default());
         roster.get(0).unwrap().calls = Calls::Ended(1);
         assert!(make_room());
-        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(1));
-        assert!(roster.remove(1, None, &mut Disconnects::default()));
+        assert_eq!(roster.take_arrivals(&mut Told::default()), Some(1));
+        assert!(roster.remove(1, None, &mut Told::default()));
         // The one that comes instead calls before the server thread looks.
         let _client = accept(&queue);
-        roster.take_arrivals(&mut Disconnects::default());
+        roster.take_arrivals(&mut Told::default());
         assert!(make_room());
         roster.get(1).unwrap().calls = Calls::UnderWay;
-        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
+        assert_eq!(roster.take_arrivals(&mut Told::default()), None);
         assert!(!make_room(), "both are known to have called");
     }
 
@@ -445,15 +446,15 @@ mod tests {
     fn a_client_that_asks_twice_throws_one_out() {
         let (queue, mut roster) = roster();
         let _clients: Vec<_> = (0..8).map(|_| accept(&queue)).collect();
-        roster.take_arrivals(&mut Disconnects::default());
+        roster.take_arrivals(&mut Told::default());
         for _ in 0..2 {
             assert!(queue.make_room(Source::Unknown, Duration::ZERO));
         }
-        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), Some(0));
-        roster.remove(0, None, &mut Disconnects::default());
+        assert_eq!(roster.take_arrivals(&mut Told::default()), Some(0));
+        roster.remove(0, None, &mut Told::default());
         // It gets its place before the server thread finds what it has asked for again.
         let _newcomer = accept(&queue);
-        assert_eq!(roster.take_arrivals(&mut Disconnects::default()), None);
+        assert_eq!(roster.take_arrivals(&mut Told::default()), None);
         assert_eq!(roster.count(), 8);
     }
 
@@ -461,7 +462,7 @@ mod tests {
     fn the_line_keeps_its_order_while_there_is_no_room() {
         let (queue, mut roster) = roster();
         let _clients = [accept(&queue), accept(&queue), accept(&queue)];
-        roster.take_arrivals(&mut Disconnects::default());
+        roster.take_arrivals(&mut Told::default());
         for number in [2, 0, 2, 1] {
             roster.enter_line(number);
         }

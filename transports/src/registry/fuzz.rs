@@ -5,10 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bolero::check;
-use farcall_core::Identity;
 use farcall_core::error::TransportFailure;
 use farcall_core::site::Site;
-use farcall_core::transport::{CallToken, Message, Replies, ReplySink, RequestSink, SlotId};
+use farcall_core::transport::{
+    CallToken, ClientInfo, Message, Replies, ReplySink, RequestSink, SlotId,
+};
 use farcall_verbs::Device;
 
 use super::ALL;
@@ -28,15 +29,9 @@ impl RequestSink for NoCalls {
         panic!("nobody has called");
     }
 
-    fn have_waited(&mut self, _: u64) {}
-
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
-
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn identified(&mut self, _: u32, _: u32, _: Option<Identity>) {}
-    fn disconnected(&mut self, _: u32, _: u32) {}
 
     fn device_lost(&mut self) {
         panic!("the device is there");
@@ -94,7 +89,8 @@ impl Server {
     fn accept(&self, setup: &[u8]) -> Result<Accepted, SetupError> {
         let source = Source::Unknown;
         let terms = &self.terms();
-        let client = NewClient { terms, setup, timeout: TIMEOUT, source, identity: None };
+        let client =
+            NewClient { terms, setup, timeout: TIMEOUT, source, info: &ClientInfo::default() };
         match self.half.intake.accept(client) {
             // Clients that have left keep their places until they are torn down.
             Err(SetupError::Full(_)) if self.half.intake.make_room(source, TIMEOUT) => {

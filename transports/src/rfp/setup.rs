@@ -1,6 +1,7 @@
 //! What each end makes before they are connected, and what they tell each other about it.
 
 use farcall_core::site::Site;
+use farcall_core::transport::ClientId;
 use farcall_verbs::{
     Access, Capabilities, CompletionQueueHandle, Device, ProtectionDomain, RemoteRegion, WriteOrder,
 };
@@ -12,7 +13,6 @@ use super::lines::{LINE_BYTES, ring_lines};
 use super::responses::Responses;
 use super::switch::Switch;
 use crate::contract::{Answer, NewClient, SetupError, Terms};
-use crate::kit::accept_queue::ClientId;
 use crate::kit::device_channel::DeviceChannel;
 use crate::kit::setup::decode;
 use crate::slots::accept::{MadeEnd, MakeEnds};

@@ -1,5 +1,6 @@
 //! What each end makes before they are connected, and what they tell each other about it.
 
+use farcall_core::transport::ClientId;
 use farcall_verbs::{
     Access, Capabilities, CompletionQueueHandle, Device, ProtectionDomain, RemoteRegion,
     SharedRegion, WriteOrder,
@@ -14,7 +15,6 @@ use super::pool::PoolLayout;
 use super::requests::{PoolOfServer, Requests};
 use super::served::{PoolOfThread, Served};
 use crate::contract::{Answer, NewClient, SetupError, Terms};
-use crate::kit::accept_queue::ClientId;
 use crate::kit::setup::decode;
 use crate::slots::accept::{MadeEnd, MakeEnds};
 use crate::slots::link::Link;

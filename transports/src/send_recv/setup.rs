@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use farcall_core::transport::ClientId;
 use farcall_verbs::{
     Capabilities, CompletionQueueHandle, ConnectOptions, Device, Endpoint, Operation,
     ProtectionDomain, QpType, QueuePair, QueuePairConfig,
@@ -11,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::carrier::Sends;
 use super::receives::{Grants, RESERVE};
 use crate::contract::{Answer, MAX_SLOT_BYTES, NewClient, SetupError, Terms};
-use crate::kit::accept_queue::ClientId;
 use crate::kit::setup;
 use crate::rendezvous::{LONGEST_CHUNK_BYTES, RING_CHUNKS};
 use crate::slots::accept::{MadeEnd, MakeEnds};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farcall_core::site::Site;
+use farcall_core::transport::ClientId;
 use farcall_verbs::{CompletionQueueHandle, Device, ProtectionDomain};
 
 use super::carrier::{ServerCarrier, Shared};
@@ -13,7 +14,7 @@ use super::link::Link;
 use super::server::Server;
 use super::wire::MAX_CLIENTS;
 use crate::contract::{Accepted, Config, Intake, NewClient, ServerHalf, SetupError, Source, Terms};
-use crate::kit::accept_queue::{AcceptQueue, ClientId};
+use crate::kit::accept_queue::AcceptQueue;
 use crate::kit::clusters::{Clusters, Place};
 use crate::kit::places::ClientLimits;
 use crate::rendezvous::server::LargeMessages;
@@ -78,7 +79,7 @@ struct SlotIntake<M: MakeEnds> {
 
 impl<M: MakeEnds> Intake for SlotIntake<M> {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
-        self.queue.accept((client.source, client.identity), |id, on_disconnect| {
+        self.queue.accept((client.source, client.info), |id, on_disconnect| {
             let Place { queue, entries } =
                 self.clusters.place(self.make.completions(client.terms))?;
             let MadeEnd { link, pd, terms, setup } = self.make.make(&queue, id, &client)?;

@@ -1,6 +1,6 @@
 //! One client's connection, as its server thread keeps it.
 
-use farcall_core::transport::CallToken;
+use farcall_core::transport::{CallToken, ClientId};
 use farcall_verbs::QpNumber;
 use zerocopy::FromBytes;
 
@@ -9,7 +9,6 @@ use super::link::Link;
 use super::requests::Disconnect;
 use super::wire::{Kind, split};
 use crate::contract::{DropGuard, Terms};
-use crate::kit::accept_queue::ClientId;
 use crate::kit::clusters::ClusterQueue;
 use crate::kit::memory::Charge;
 use crate::kit::places::Calls;

@@ -2,7 +2,7 @@
 
 use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
-use farcall_core::transport::RequestSink;
+use farcall_core::transport::{ClientEvent, ClientId, RequestSink};
 use farcall_verbs::{CompletionOpcode, Drafts, Status, WorkCompletion};
 
 use super::carrier::{ArrivedOp, ServerCarrier, Turn};
@@ -324,9 +324,9 @@ impl<C: ServerCarrier> Clients<C> {
                     Phase::Waiting | Phase::Landing => self.drop_announced(client, index, now),
                     Phase::Busy => {
                         let call = connection.token(index);
-                        let (generation, slot_generation) =
-                            (call.client_generation(), call.generation());
-                        sink.cancelled(client, generation, index, slot_generation);
+                        let generation = call.generation();
+                        let cancelled = ClientEvent::Cancelled { slot: index, generation };
+                        sink.client(ClientId::of(&call), cancelled);
                     }
                     // The cancellation has crossed the answer.
                     Phase::Idle | Phase::Lent => {}

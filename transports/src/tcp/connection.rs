@@ -1,7 +1,7 @@
 //! One client's connection, as its server thread keeps it.
 
 use farcall_core::time::Instant;
-use farcall_core::transport::CallToken;
+use farcall_core::transport::{CallToken, ClientId};
 
 use super::buffers::Buffer;
 use super::inbox::Inbox;
@@ -10,7 +10,6 @@ use super::outbox::{Outbox, Written};
 use super::readiness::WatchedStream;
 use super::wire::{Header, Kind, Rules};
 use crate::contract::{DropGuard, Terms};
-use crate::kit::accept_queue::ClientId;
 use crate::kit::lending::Loan;
 use crate::kit::places::Calls;
 use crate::kit::roster::Member;

@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 
 use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
-use farcall_core::transport::{Message, RequestSink};
+use farcall_core::transport::{ClientEvent, ClientId, Message, RequestSink};
 
 use super::buffers::Buffers;
 use super::connection::{Connection, Phase, Slot};
@@ -249,8 +249,9 @@ impl Clients {
             Phase::Idle => return,
             Phase::Busy | Phase::Draft(_) => {
                 let call = connection.token(index);
-                let generations = (call.client_generation(), call.generation());
-                return sink.cancelled(client, generations.0, index, generations.1);
+                let generation = call.generation();
+                let cancelled = ClientEvent::Cancelled { slot: index, generation };
+                return sink.client(ClientId::of(&call), cancelled);
             }
             Phase::Waiting => self.lending.stop_waiting(client, index),
             Phase::Arriving(_) => {}

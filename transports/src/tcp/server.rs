@@ -6,7 +6,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
-use farcall_core::transport::{Replies, RequestSink, ServerTransport, WindDown};
+use farcall_core::transport::{ClientId, Replies, RequestSink, ServerTransport, WindDown};
 
 use super::buffers::Buffers;
 use super::connection::Connection;
@@ -17,7 +17,7 @@ use super::{READ_BYTES, check_setup};
 use crate::contract::{
     Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Source, Stream, TakeStream,
 };
-use crate::kit::accept_queue::{AcceptQueue, ClientId};
+use crate::kit::accept_queue::AcceptQueue;
 use crate::kit::completions::DiscardRequests;
 use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::Budget;
@@ -284,14 +284,14 @@ impl TcpIntake {
 
 impl Intake for TcpIntake {
     fn accept(&self, client: NewClient<'_>) -> Result<Accepted, SetupError> {
-        let NewClient { terms, setup, source, identity, .. } = client;
+        let NewClient { terms, setup, source, info, .. } = client;
         check_setup(setup, terms)?;
         let mut take_stream = None;
         let make = |id, on_disconnect: &OnDisconnect| {
             take_stream = Some(self.take_stream(id));
             Ok((wire::SETUP.to_vec(), Connection::new(id, terms, on_disconnect.guard())))
         };
-        let accepted = self.queue.accept((source, identity), make)?;
+        let accepted = self.queue.accept((source, info), make)?;
         Ok(Accepted { take_stream, ..accepted })
     }
 

@@ -31,16 +31,9 @@ impl RequestSink for Answers {
         replies.post(call, answer.len());
     }
 
-    fn have_waited(&mut self, _: u64) {}
-
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
-
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn identified(&mut self, _: u32, _: u32, _: Option<crate::Identity>) {}
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, _: u32, _: u32) {}
 }
 
 struct Bench {

@@ -1,18 +1,17 @@
 //! The sinks of threads whose clients have quotas, and of threads that steal.
 
 use super::{Refusing, Sink, may_give};
-use crate::identity::Identity;
 use crate::server::call_index::Cancel;
-use crate::server::quota::Client;
+use crate::server::clients::ClientKey;
 use crate::server::stealing::Giver;
-use crate::transport::{CallToken, Message, Replies, RequestSink};
+use crate::transport::{CallToken, ClientEvent, ClientId, Message, Replies, RequestSink};
 use crate::wire::RequestHeader;
 
 impl Sink<'_> {
     /// The client of a call.
     #[inline]
-    fn client(&self, call: &CallToken) -> Client {
-        Client::of(self.turn.transport, call)
+    fn client_of(&self, call: &CallToken) -> ClientKey {
+        ClientKey::of(self.turn.transport, call)
     }
 
     /// Handles a request that is within its client's quota, and charges the time that it takes. Returns that in nanoseconds, if
@@ -24,7 +23,7 @@ impl Sink<'_> {
         message: Message<'_>,
         replies: &mut dyn Replies,
     ) -> Option<u64> {
-        let client = self.client(&call);
+        let client = self.client_of(&call);
         self.turn.begin_work();
         self.request(call, message, replies);
         self.turn.end_work(client)
@@ -52,7 +51,7 @@ pub(super) struct MeteredSink<'a> {
 
 impl RequestSink for MeteredSink<'_> {
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
-        if self.sink.turn.admit(self.sink.client(&call)) {
+        if self.sink.turn.admit(self.sink.client_of(&call)) {
             let _ = self.sink.handle_metered(call, message, replies);
         } else {
             self.sink.refuse_over_quota(call, message, replies);
@@ -68,16 +67,8 @@ impl RequestSink for MeteredSink<'_> {
         self.sink.is_idempotent(request)
     }
 
-    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        self.sink.cancelled(client, client_generation, slot, generation);
-    }
-
-    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
-        self.sink.identified(client, client_generation, identity);
-    }
-
-    fn disconnected(&mut self, client: u32, client_generation: u32) {
-        self.sink.disconnected(client, client_generation);
+    fn client(&mut self, client: ClientId, event: ClientEvent) {
+        self.sink.client(client, event);
     }
 
     fn device_lost(&mut self) {
@@ -96,7 +87,7 @@ impl RequestSink for StealingSink<'_> {
     /// Gives a call to an idle thread, if this one is behind; otherwise handles it, and notes how long that takes.
     fn request(&mut self, mut call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         self.giver.set_idle(false);
-        if !self.sink.turn.admit(self.sink.client(&call)) {
+        if !self.sink.turn.admit(self.sink.client_of(&call)) {
             return self.sink.refuse_over_quota(call, message, replies);
         }
         let Sink { services, turn, .. } = &mut self.sink;
@@ -107,7 +98,7 @@ impl RequestSink for StealingSink<'_> {
         let is_refused = services.refusing.get() != Refusing::No;
         let waited_ns = turn.nanos_so_far();
         if !is_refused && may_give(self.giver, target, &call, turn, waited_ns) {
-            let identity = turn.identities.of(turn.transport, &call).cloned();
+            let identity = turn.clients.identity(turn.transport, &call).cloned();
             match self.giver.give(call, &message, (turn.transport, identity)) {
                 None => return turn.counters.stolen(target.row),
                 Some(kept) => call = kept,
@@ -130,21 +121,16 @@ impl RequestSink for StealingSink<'_> {
         self.sink.services.is_idempotent(request)
     }
 
-    fn cancelled(&mut self, client: u32, client_generation: u32, slot: u32, generation: u32) {
-        let (client, slot) = ((client, client_generation), (slot, generation));
-        let cancel = Cancel::of_call(self.sink.turn.transport, client, slot);
-        self.giver.cancel(&cancel);
-        self.sink.cancel(&cancel);
-    }
-
-    fn identified(&mut self, client: u32, client_generation: u32, identity: Option<Identity>) {
-        self.sink.identified(client, client_generation, identity);
-    }
-
-    fn disconnected(&mut self, client: u32, client_generation: u32) {
-        let cancel = Cancel::of_client(self.sink.turn.transport, (client, client_generation));
-        self.giver.cancel(&cancel);
-        self.sink.disconnected(client, client_generation);
+    fn client(&mut self, client: ClientId, event: ClientEvent) {
+        let key = ClientKey { transport: self.sink.turn.transport, id: client };
+        match event {
+            ClientEvent::Joined(_) => {}
+            ClientEvent::Cancelled { slot, generation } => {
+                self.giver.cancel(&Cancel::of_call(key, (slot, generation)));
+            }
+            ClientEvent::Left => self.giver.cancel(&Cancel::of_client(key)),
+        }
+        self.sink.client(client, event);
     }
 
     fn device_lost(&mut self) {

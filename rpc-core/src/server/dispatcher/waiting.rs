@@ -2,10 +2,10 @@
 
 use super::{Dispatcher, SLICE_NS, may_give};
 use crate::server::backlog::Waiting;
+use crate::server::clients::ClientKey;
 use crate::server::context::CallContext;
 use crate::server::executor::Task;
 use crate::server::paths::ReplyPaths;
-use crate::server::quota::Client;
 use crate::server::reply::UnansweredCall;
 use crate::time::PollAt;
 use crate::wire::{HEADER_BYTES, Status};
@@ -78,7 +78,7 @@ impl Dispatcher {
             }
         }
         turn.counters.started(target.row);
-        let client = Client::of(transport, &call);
+        let client = ClientKey::of(transport, &call);
         let task = Task::new(call, transport, target.row, arrived, deadline);
         let now = turn.now;
         let mut unanswered = UnansweredCall::new(task, replies, turn, Some(executor));

@@ -1,22 +1,21 @@
-//! The accounts of one server thread's clients, and those that threads share.
+//! The accounts of connections, and those that the connections of an identity share.
 
 use super::bucket::Bucket;
 use super::limits::{ClientQuota, Rates};
 use crate::identity::Identity;
 use crate::time::Instant;
-use crate::transport::CallToken;
 use foldhash::{HashMap, HashMapExt};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What one client has used of its quota.
+/// What one client has left of its quota.
 #[derive(Debug, Default)]
-struct Account {
+struct Buckets {
     calls: Bucket,
     cpu: Bucket,
 }
 
-impl Account {
-    /// It is as good as a new one.
+impl Buckets {
+    /// They are as good as new ones.
     fn is_full(&self, now: Instant) -> bool {
         self.calls.is_full(now) && self.cpu.is_full(now)
     }
@@ -33,7 +32,7 @@ pub(in crate::server) struct SharedAccounts {
 /// Those of identities that have connections, or have used of their quota lately.
 #[derive(Debug)]
 struct AccountsOfIdentities {
-    accounts: HashMap<Identity, Arc<Account>>,
+    accounts: HashMap<Identity, Arc<Buckets>>,
     /// With so many, those that are not needed are dropped first.
     most: usize,
 }
@@ -42,7 +41,7 @@ struct AccountsOfIdentities {
 const FEW: usize = 1024;
 
 impl AccountsOfIdentities {
-    fn of(&mut self, identity: &Identity, now: Instant) -> Arc<Account> {
+    fn of(&mut self, identity: &Identity, now: Instant) -> Arc<Buckets> {
         if let Some(account) = self.accounts.get(identity) {
             return Arc::clone(account);
         }
@@ -63,7 +62,7 @@ impl SharedAccounts {
         Some(Arc::new(SharedAccounts { rates, of_identities: Mutex::new(accounts) }))
     }
 
-    fn of(&self, identity: &Identity, now: Instant) -> Arc<Account> {
+    fn of(&self, identity: &Identity, now: Instant) -> Arc<Buckets> {
         self.of_identities.lock().unwrap_or_else(PoisonError::into_inner).of(identity, now)
     }
 
@@ -74,50 +73,43 @@ impl SharedAccounts {
     }
 }
 
-/// A client of a thread: the number of its transport, its index there, and which connection of that index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) struct Client {
-    pub(in crate::server) transport: u32,
-    pub(in crate::server) index: u32,
-    pub(in crate::server) generation: u32,
+/// The account of one connection.
+#[derive(Debug, Default)]
+pub(in crate::server) struct Account {
+    own: Buckets,
+    /// Those of its identity, if it has one.
+    shared: Option<Arc<Buckets>>,
 }
 
-impl Client {
-    /// That of a call over this transport.
+impl Account {
     #[inline]
-    pub(in crate::server) fn of(transport: u32, call: &CallToken) -> Client {
-        Client { transport, index: call.client(), generation: call.client_generation() }
+    fn buckets(&self) -> &Buckets {
+        self.shared.as_deref().unwrap_or(&self.own)
     }
 }
 
-/// The account of a client. One that takes the index over has another generation.
-#[derive(Debug, Default)]
-struct Entry {
-    generation: u32,
-    /// That of the connection.
-    own: Account,
-    /// That of its identity, if it has one.
-    shared: Option<Arc<Account>>,
-}
-
-/// The accounts of one thread's clients.
+/// The rules of the accounts of one thread's clients.
 pub(in crate::server) struct Accounts {
     shared: Arc<SharedAccounts>,
-    /// By the number of the transport, and the index of the client.
-    of_transports: Vec<Vec<Entry>>,
     /// The transport with calls of other threads, which have counted them.
     counted_elsewhere: Option<u32>,
 }
 
 impl Accounts {
     pub(in crate::server) fn new(shared: Arc<SharedAccounts>) -> Accounts {
-        Accounts { shared, of_transports: Vec::new(), counted_elsewhere: None }
+        Accounts { shared, counted_elsewhere: None }
     }
 
     /// Calls of this transport count on the threads that gave them to this one.
     pub(in crate::server) fn counted_elsewhere(mut self, transport: Option<u32>) -> Accounts {
         self.counted_elsewhere = transport;
         self
+    }
+
+    /// Whether calls of this transport count on this thread.
+    #[inline]
+    pub(in crate::server) fn count(&self, transport: u32) -> bool {
+        self.counted_elsewhere != Some(transport)
     }
 
     /// CPU time is limited, so it must be measured.
@@ -131,63 +123,26 @@ impl Accounts {
         identity.is_some() || !self.limits_cpu()
     }
 
-    /// A client makes a call. `false`: it is over its quota.
+    /// The account of a new connection of this identity.
+    pub(in crate::server) fn open(&self, identity: Option<&Identity>, now: Instant) -> Account {
+        let shared = identity.map(|identity| self.shared.of(identity, now));
+        Account { own: Buckets::default(), shared }
+    }
+
+    /// A call is made. `false`: its client is over its quota.
     #[inline]
-    pub(in crate::server) fn admit(&mut self, client: Client, now: Instant) -> bool {
-        if self.counted_elsewhere == Some(client.transport) {
-            return true;
-        }
+    pub(in crate::server) fn admit(&self, account: &Account, now: Instant) -> bool {
         let Rates { calls, cpu } = self.shared.rates;
-        let account = self.account(client);
-        (cpu.is_none() || account.cpu.has_some(now))
-            && calls.is_none_or(|rate| account.calls.take(rate.nanos(1), now))
+        let buckets = account.buckets();
+        (cpu.is_none() || buckets.cpu.has_some(now))
+            && calls.is_none_or(|rate| buckets.calls.take(rate.nanos(1), now))
     }
 
-    /// The thread was busy with a client's call for so long.
+    /// The thread was busy with a call for so long.
     #[inline]
-    pub(in crate::server) fn charge(&mut self, client: Client, nanos: u64, now: Instant) {
+    pub(in crate::server) fn charge(&self, account: &Account, nanos: u64, now: Instant) {
         if let Some(rate) = self.shared.rates.cpu {
-            self.account(client).cpu.owe(rate.nanos(nanos), now);
+            account.buckets().cpu.owe(rate.nanos(nanos), now);
         }
-    }
-
-    /// That is who this client is.
-    pub(in crate::server) fn identify(
-        &mut self,
-        client: Client,
-        identity: Option<&Identity>,
-        now: Instant,
-    ) {
-        let account = identity.map(|identity| self.shared.of(identity, now));
-        self.entry(client).shared = account;
-    }
-
-    #[inline]
-    fn account(&mut self, client: Client) -> &Account {
-        let entry = self.entry(client);
-        entry.shared.as_deref().unwrap_or(&entry.own)
-    }
-
-    /// The client's entry: a new one with its first call.
-    #[inline]
-    fn entry(&mut self, client: Client) -> &mut Entry {
-        let Client { transport, index, generation } = client;
-        let (transport, index) = (transport as usize, index as usize);
-        if self.of_transports.get(transport).is_none_or(|entries| entries.len() <= index) {
-            self.grow(transport, index);
-        }
-        let entry = &mut self.of_transports[transport][index];
-        if entry.generation != generation {
-            *entry = Entry { generation, ..Entry::default() };
-        }
-        entry
-    }
-
-    #[cold]
-    fn grow(&mut self, transport: usize, index: usize) {
-        if self.of_transports.len() <= transport {
-            self.of_transports.resize_with(transport + 1, Vec::new);
-        }
-        self.of_transports[transport].resize_with(index + 1, Entry::default);
     }
 }

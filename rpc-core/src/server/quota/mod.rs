@@ -13,5 +13,5 @@ mod limits;
 #[cfg(test)]
 mod tests;
 
-pub(super) use accounts::{Accounts, Client, SharedAccounts};
+pub(super) use accounts::{Account, Accounts, SharedAccounts};
 pub use limits::ClientQuota;

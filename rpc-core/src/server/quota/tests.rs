@@ -1,14 +1,16 @@
 //! Clients over their quotas against one server thread's dispatcher, in virtual time.
 
-use super::accounts::{Accounts, Client, SharedAccounts};
+use super::accounts::{Accounts, SharedAccounts};
 use super::limits::ClientQuota;
 use crate::error::{Backpressure, RpcError};
 use crate::identity::Identity;
 use crate::metrics::RefusalReason;
 use crate::server::CancelPolicy;
+use crate::server::clients::{ClientKey, Clients};
 use crate::server::tests::{Bench, bench_of, client};
 use crate::support::service::{Bytes, Echo, Later};
 use crate::time::Instant;
+use crate::transport::{ClientId, ClientInfo, ConnectionId};
 use core::sync::atomic::Ordering::SeqCst;
 use core::time::Duration;
 use std::sync::Arc;
@@ -18,6 +20,36 @@ const OVER_QUOTA: Bytes = Err(RpcError::Overloaded(Backpressure::Quota));
 fn bench(quota: ClientQuota) -> Bench {
     let accounts = Accounts::new(SharedAccounts::new(&quota).expect("it limits something"));
     bench_of(CancelPolicy::Abort, Some(accounts))
+}
+
+/// The clients of one thread, and their accounts.
+struct Thread {
+    clients: Clients,
+    accounts: Accounts,
+}
+
+impl Thread {
+    fn new(shared: &Arc<SharedAccounts>) -> Thread {
+        Thread { clients: Clients::default(), accounts: Accounts::new(Arc::clone(shared)) }
+    }
+
+    fn join(&mut self, client: ClientKey, info: ClientInfo, now: Instant) {
+        self.clients.join(client, info, |identity| self.accounts.open(identity, now));
+    }
+
+    fn identify(&mut self, client: ClientKey, name: &str, now: Instant) {
+        let identity = Some(Identity::named(name));
+        self.join(client, ClientInfo { identity, ..ClientInfo::default() }, now);
+    }
+
+    fn admit(&mut self, client: ClientKey, now: Instant) -> bool {
+        let index = self.clients.enter(client);
+        self.accounts.admit(&self.clients.at(index).account, now)
+    }
+}
+
+fn client_of(transport: u32, number: u32, generation: u32) -> ClientKey {
+    ClientKey { transport, id: ClientId { number, generation } }
 }
 
 /// Handlers take so long from now on.
@@ -129,65 +161,75 @@ fn polls_of_async_handlers_take_time_and_waiting_takes_none() {
 fn the_connections_of_an_identity_share_its_quota_on_all_threads() {
     let quota = ClientQuota::new().calls_per_second(4).cpu_per_second(Duration::from_millis(100));
     let shared = SharedAccounts::new(&quota).expect("it limits something");
-    let mut threads = [(); 2].map(|()| Accounts::new(Arc::clone(&shared)));
-    let of = |index| Client { transport: 0, index, generation: 9 };
+    let mut threads = [(); 2].map(|()| Thread::new(&shared));
+    let of = |number| client_of(0, number, 9);
     let now = Instant::from_nanos(1);
     for thread in &mut threads {
-        thread.identify(of(0), Some(&Identity::named("quota-alice")), now);
-        thread.identify(of(1), Some(&Identity::named("quota-alice")), now);
-        thread.identify(of(2), Some(&Identity::named("quota-bob")), now);
+        thread.identify(of(0), "quota-alice", now);
+        thread.identify(of(1), "quota-alice", now);
+        thread.identify(of(2), "quota-bob", now);
     }
-    for (thread, index) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        assert!(threads[thread].admit(of(index), now));
+    for (thread, number) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        assert!(threads[thread].admit(of(number), now));
     }
-    for (thread, index) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        assert!(!threads[thread].admit(of(index), now));
+    for (thread, number) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        assert!(!threads[thread].admit(of(number), now));
     }
     assert!(threads[0].admit(of(2), now), "bob has a quota of his own");
-    threads[1].charge(of(2), 200_000_000, now);
+    let Thread { clients, accounts } = &threads[1];
+    accounts.charge(&clients.get(of(2)).expect("he is here").account, 200_000_000, now);
     assert!(!threads[0].admit(of(2), now), "and has used up his CPU time on the other thread");
-    // A connection of nobody that has the index of one of hers.
-    let next = Client { generation: 10, ..of(0) };
-    assert!(threads[0].admit(next, now));
-    assert!(threads[0].admit(Client { transport: 3, ..of(0) }, now));
+    // A connection of nobody that has the number of one of hers.
+    assert!(threads[0].admit(client_of(0, 0, 10), now));
+    assert!(threads[0].admit(client_of(3, 0, 9), now));
+}
+
+#[test]
+fn the_lanes_of_a_connection_share_its_quota() {
+    let shared = SharedAccounts::new(&ClientQuota::new().calls_per_second(2)).expect("a limit");
+    let mut thread = Thread::new(&shared);
+    let connection = Some(ConnectionId::new([3; 16]));
+    let lanes = [client_of(0, 0, 1), client_of(1, 5, 1)];
+    let now = Instant::ZERO;
+    for lane in lanes {
+        thread.join(lane, ClientInfo { connection, ..ClientInfo::default() }, now);
+    }
+    assert!(thread.admit(lanes[0], now) && thread.admit(lanes[1], now));
+    assert!(!thread.admit(lanes[0], now) && !thread.admit(lanes[1], now));
+    assert!(thread.admit(client_of(1, 6, 1), now), "another connection has its own");
 }
 
 #[test]
 fn identities_are_remembered_while_they_have_connections_or_less_than_their_quota() {
     let quota = ClientQuota::new().calls_per_second(4);
     let shared = SharedAccounts::new(&quota).expect("it limits something");
-    let mut accounts = Accounts::new(Arc::clone(&shared));
-    let client = |index, generation| Client { transport: 0, index, generation };
+    let mut thread = Thread::new(&shared);
     let at = |millis: u64| Instant::from_nanos(1_000_000 * millis);
-    let (stays, used) = (client(0, 0), 9_000);
-    accounts.identify(stays, Some(&Identity::named("stays")), at(1));
+    let (stays, used) = (client_of(0, 0, 0), 9_000);
+    thread.identify(stays, "stays", at(1));
     for number in 0..10_000 {
         let now = at(number / 100 + 1);
-        let next = client(1, number as u32);
-        accounts.identify(next, Some(&Identity::named(&format!("number {number}"))), now);
-        while number == used && accounts.admit(next, now) {}
+        let next = client_of(0, 1, number as u32);
+        thread.identify(next, &format!("number {number}"), now);
+        while number == used && thread.admit(next, now) {}
     }
     assert!(shared.identities() <= 3_000, "{} are remembered", shared.identities());
     let (soon, later) = (at(110), at(10_000));
-    let again = client(2, 0);
-    accounts.identify(again, Some(&Identity::named(&format!("number {used}"))), soon);
-    assert!(!accounts.admit(again, soon), "who connects again has no more than before");
-    assert!(accounts.admit(again, later));
+    let again = client_of(0, 2, 0);
+    thread.identify(again, &format!("number {used}"), soon);
+    assert!(!thread.admit(again, soon), "who connects again has no more than before");
+    assert!(thread.admit(again, later));
     // The other connection is still known by its name.
-    while accounts.admit(stays, later) {}
-    accounts.identify(again, Some(&Identity::named("stays")), later);
-    assert!(!accounts.admit(again, later));
+    while thread.admit(stays, later) {}
+    thread.identify(again, "stays", later);
+    assert!(!thread.admit(again, later));
 }
 
 #[test]
-fn what_other_threads_have_counted_is_not_counted_again() {
+fn calls_of_another_thread_count_there() {
     let shared = SharedAccounts::new(&ClientQuota::new().calls_per_second(1)).expect("a limit");
-    let mut accounts = Accounts::new(shared).counted_elsewhere(Some(2));
-    let of = |transport| Client { transport, index: 0, generation: 0 };
-    for _ in 0..10 {
-        assert!(accounts.admit(of(2), Instant::ZERO));
-    }
-    assert!(accounts.admit(of(1), Instant::ZERO) && !accounts.admit(of(1), Instant::ZERO));
+    let accounts = Accounts::new(shared).counted_elsewhere(Some(2));
+    assert!(accounts.count(1) && !accounts.count(2));
 }
 
 #[test]

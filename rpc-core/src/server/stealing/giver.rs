@@ -237,12 +237,12 @@ impl Giver {
         // Otherwise it is posted, or the client is gone.
         if let Err((call, ReserveError::Backpressure(_))) = posted {
             let limit = paths.enter(transport, turn).waiting_limit();
-            let may_wait = turn.deferred.admit(transport, &call, answer.len(), limit);
+            let may_wait = turn.may_defer(&call, answer.len(), limit);
             let bytes = match may_wait {
                 true => answer.to_vec(),
                 false => Status::ResponseDropped.alone().to_vec(),
             };
-            turn.deferred.push(DeferredReply { transport, call, bytes, counted: None }, limit);
+            turn.defer(DeferredReply { transport, call, bytes, counted: None }, limit);
         }
     }
 

@@ -4,7 +4,9 @@ use super::shared::{Answer, Answered, Given, GivenCall, Shared};
 use crate::error::ReserveError;
 use crate::server::buffers::{Buffers, Content};
 use crate::time::{Instant, PollAt, Progress};
-use crate::transport::{CallToken, Replies, RequestSink, ServerTransport, WindDown};
+use crate::transport::{
+    CallToken, ClientEvent, ClientId, ClientInfo, Replies, RequestSink, ServerTransport, WindDown,
+};
 use std::sync::Arc;
 
 /// The inbox of one thread. The threads that give are its clients: a giver's index is the client of a call, and the request's
@@ -43,7 +45,8 @@ impl ServerTransport for Taker {
             match given {
                 Given::Request(call, identity, content) => {
                     // Until the next request of that giver, which says it again.
-                    sink.identified(call.giver, 0, identity);
+                    let info = ClientInfo { identity, ..ClientInfo::default() };
+                    sink.client(giver_of(call), ClientEvent::Joined(info));
                     sink.request(token(call), content.message(), &mut self.answers);
                     if let Content::Copied(buffer) = content {
                         self.answers.buffers.keep(buffer);
@@ -52,7 +55,9 @@ impl ServerTransport for Taker {
                     break;
                 }
                 Given::Cancelled(call) => {
-                    sink.cancelled(call.giver, 0, call.place, call.generation);
+                    let GivenCall { place, generation, .. } = call;
+                    let cancelled = ClientEvent::Cancelled { slot: place, generation };
+                    sink.client(giver_of(call), cancelled);
                 }
             }
         }
@@ -89,6 +94,10 @@ impl Drop for Taker {
     fn drop(&mut self) {
         self.shared.leave(self.thread);
     }
+}
+
+fn giver_of(call: GivenCall) -> ClientId {
+    ClientId { number: call.giver, generation: 0 }
 }
 
 fn token(call: GivenCall) -> CallToken {

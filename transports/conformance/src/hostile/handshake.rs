@@ -39,6 +39,7 @@ pub fn hello(backend: &str, service: &ServiceDescription, terms: Terms, setup: V
         fingerprint: service.fingerprint,
         terms,
         setup,
+        further: Vec::new(),
     })
 }
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant as WallClock};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{
-    CallToken, MESSAGE_HEADER_BYTES, Message, Replies, RequestSink, ServerTransport, WindDown,
+    CallToken, ClientEvent, ClientId, ClientInfo, MESSAGE_HEADER_BYTES, Message, Replies,
+    RequestSink, ServerTransport, WindDown,
 };
 use farcall_verbs::{
     CompletionOpcode, CompletionQueue, Device, GRH_BYTES, QpNumber, WorkCompletion,
@@ -53,21 +54,16 @@ impl RequestSink for Handlers {
         answer(call, &message, replies);
     }
 
-    fn have_waited(&mut self, _: u64) {}
-
     fn is_idempotent(&self, _: &[u8]) -> bool {
         self.idempotent
     }
 
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {
-        self.cancelled += 1;
-    }
-
-    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
-
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, _: u32, _: u32) {
-        self.disconnected += 1;
+    fn client(&mut self, _: ClientId, event: ClientEvent) {
+        match event {
+            ClientEvent::Cancelled { .. } => self.cancelled += 1,
+            ClientEvent::Left => self.disconnected += 1,
+            ClientEvent::Joined(_) => {}
+        }
     }
 }
 
@@ -122,7 +118,7 @@ impl Host {
             setup: &ours,
             timeout: BOUND,
             source: Source::Unknown,
-            identity: None,
+            info: &ClientInfo::default(),
         };
         let theirs = self.intake.accept(client).unwrap().setup;
         (ours, theirs)

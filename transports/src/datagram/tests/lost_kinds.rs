@@ -8,7 +8,7 @@ use farcall_core::error::TransportFailure;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{
-    ClientTransport, Delivery, Message, ReplySink, ServerTransport, SlotId,
+    ClientInfo, ClientTransport, Delivery, Message, ReplySink, ServerTransport, SlotId,
 };
 use farcall_verbs::Device;
 use farcall_verbs::faults::{DropWhen, Outgoing};
@@ -68,7 +68,7 @@ impl Pair {
                 setup: &setup,
                 timeout,
                 source: Source::Unknown,
-                identity: None,
+                info: &ClientInfo::default(),
             })
             .unwrap();
         let answer = Answer { terms: &terms, setup: &accepted.setup, timeout };

@@ -8,8 +8,8 @@ use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{
-    Body, CallToken, ClientTransport, Delivery, MESSAGE_HEADER_BYTES, Message, Replies, ReplySink,
-    RequestSink, ServerTransport, SlotId,
+    Body, CallToken, ClientEvent, ClientId, ClientInfo, ClientTransport, Delivery,
+    MESSAGE_HEADER_BYTES, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId,
 };
 use farcall_verbs::Device;
 
@@ -106,21 +106,16 @@ impl RequestSink for Handlers {
         }
     }
 
-    fn have_waited(&mut self, _: u64) {}
-
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
 
-    fn cancelled(&mut self, client: u32, _: u32, slot: u32, _: u32) {
-        self.cancelled.push((client, slot));
-    }
-
-    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
-
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, client: u32, client_generation: u32) {
-        self.disconnected.push((client, client_generation));
+    fn client(&mut self, client: ClientId, event: ClientEvent) {
+        match event {
+            ClientEvent::Cancelled { slot, .. } => self.cancelled.push((client.number, slot)),
+            ClientEvent::Left => self.disconnected.push((client.number, client.generation)),
+            ClientEvent::Joined(_) => {}
+        }
     }
 }
 
@@ -252,7 +247,7 @@ impl Host {
             setup,
             timeout: BOUND,
             source: Source::Unknown,
-            identity: None,
+            info: &ClientInfo::default(),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use farcall_core::transport::ClientId;
 use farcall_verbs::{
     Access, Capabilities, CompletionQueueHandle, ConnectOptions, Device, Operation,
     ProtectionDomain, QpType, QueuePair, QueuePairConfig, RemoteRegion, SharedRegion,
@@ -10,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Writes;
 use crate::contract::{MAX_SLOT_BYTES, NewClient, SetupError, Terms};
-use crate::kit::accept_queue::ClientId;
 use crate::kit::sender::work_id;
 use crate::kit::setup;
 use crate::rendezvous::LONGEST_CHUNK_BYTES;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
+use farcall_core::transport::{
+    CallToken, ClientEvent, ClientId, ClientInfo, Message, Replies, RequestSink, ServerTransport,
+};
 
 use super::super::server::{Server, TcpIntake};
 use super::super::wire::{self, Header, Kind};
@@ -21,7 +23,7 @@ fn accept(intake: &TcpIntake, stream: Stream) {
         setup: wire::SETUP,
         timeout,
         source: Source::Unknown,
-        identity: None,
+        info: &ClientInfo::default(),
     };
     let accepted = intake.accept(client).unwrap();
     accepted.take_stream.unwrap()(stream);
@@ -32,17 +34,15 @@ struct ComesMeanwhile<'a>(&'a TcpIntake, Option<Stream>);
 
 impl RequestSink for ComesMeanwhile<'_> {
     fn request(&mut self, _: CallToken, _: Message<'_>, _: &mut dyn Replies) {}
-    fn have_waited(&mut self, _: u64) {}
 
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
 
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, _: u32, _: u32) {
-        accept(self.0, self.1.take().expect("one client is dropped"));
+    fn client(&mut self, _: ClientId, event: ClientEvent) {
+        if let ClientEvent::Left = event {
+            accept(self.0, self.1.take().expect("one client is dropped"));
+        }
     }
 }
 
@@ -71,16 +71,9 @@ impl RequestSink for Counting {
         self.0 += 1;
     }
 
-    fn have_waited(&mut self, _: u64) {}
-
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
-
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, _: u32, _: u32) {}
 }
 
 /// Otherwise the server thread would take the turn for an empty one, and date its next request to this one's arrival.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use farcall_core::metrics::RefusalReason;
 use farcall_core::site::{Clock, Site};
 use farcall_core::time::Instant;
-use farcall_core::transport::{CallToken, Message, Replies, RequestSink, ServerTransport};
+use farcall_core::transport::{
+    CallToken, ClientInfo, Message, Replies, RequestSink, ServerTransport,
+};
 
 use super::super::server::{Server, TcpIntake};
 use super::super::wire::{self, Header, Kind};
@@ -27,16 +29,9 @@ impl RequestSink for Answering {
         }
     }
 
-    fn have_waited(&mut self, _: u64) {}
-
     fn is_idempotent(&self, _: &[u8]) -> bool {
         false
     }
-
-    fn cancelled(&mut self, _: u32, _: u32, _: u32, _: u32) {}
-    fn identified(&mut self, _: u32, _: u32, _: Option<farcall_core::Identity>) {}
-    fn device_lost(&mut self) {}
-    fn disconnected(&mut self, _: u32, _: u32) {}
 }
 
 /// A server thread that is polled by hand, with memory for four messages of 1 MiB.
@@ -84,7 +79,8 @@ impl Bench {
         let terms = config().terms();
         let timeout = Duration::from_secs(1);
         let (setup, source) = (wire::SETUP, Source::Unknown);
-        let client = NewClient { terms: &terms, setup, timeout, source, identity: None };
+        let client =
+            NewClient { terms: &terms, setup, timeout, source, info: &ClientInfo::default() };
         let accepted = self.intake.accept(client).unwrap();
         accepted.take_stream.unwrap()(Stream::Socket(ours.into()));
         self.turns();

@@ -1,0 +1,334 @@
+//! The clients of one server thread, and the connections that they are lanes of.
+//!
+//! What is counted and known of a client belongs to its connection: lanes share it, whichever transports they come over. A client that
+//! its transport has said nothing of has an entry as of the first thing that is to be known of it.
+
+use super::deferred::Waiting;
+use super::quota::Account;
+use crate::identity::Identity;
+use crate::transport::{CallToken, ClientId, ClientInfo, ConnectionId};
+use foldhash::HashMap;
+use std::sync::Arc;
+
+/// A client of a thread: the number of its transport, and which client it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClientKey {
+    pub(super) transport: u32,
+    pub(super) id: ClientId,
+}
+
+impl ClientKey {
+    /// That of a call over this transport.
+    #[inline]
+    pub(super) fn of(transport: u32, call: &CallToken) -> ClientKey {
+        ClientKey { transport, id: ClientId::of(call) }
+    }
+}
+
+/// Where there is no connection.
+const NONE: u32 = u32::MAX;
+
+/// A client as one of the ways to its connection.
+#[derive(Clone, Copy)]
+struct Lane {
+    generation: u32,
+    connection: u32,
+    /// It is gone. Work on its calls may still go on, so it keeps its connection until another client has its number.
+    has_left: bool,
+}
+
+impl Lane {
+    const EMPTY: Lane = Lane { generation: 0, connection: NONE, has_left: true };
+}
+
+/// What a thread keeps of one connection.
+#[derive(Default)]
+pub(super) struct Connection {
+    id: Option<ConnectionId>,
+    /// Lanes that are here, and those that have its index.
+    present: u32,
+    lanes: u32,
+    identity: Option<Identity>,
+    services: Option<Arc<[bool]>>,
+    /// What it has used of its quota.
+    pub(super) account: Account,
+    /// Its answers that wait for memory, if some do.
+    pub(super) waiting: Option<Box<Waiting>>,
+}
+
+/// The thread's clients and their connections.
+#[derive(Default)]
+pub(super) struct Clients {
+    /// By the number of the transport, and that of the client.
+    lanes: Vec<Vec<Lane>>,
+    connections: Vec<Connection>,
+    /// Indices of connections that nothing has.
+    free: Vec<u32>,
+    by_id: HashMap<ConnectionId, u32>,
+    /// Some client has had an identity.
+    have_identities: bool,
+    /// Some client has been one that may not call all services.
+    are_limited: bool,
+}
+
+impl Clients {
+    /// No client has an identity so far.
+    #[inline]
+    pub(super) fn are_anonymous(&self) -> bool {
+        !self.have_identities
+    }
+
+    #[inline]
+    fn lane(&self, client: ClientKey) -> Option<&Lane> {
+        let lane = self.lanes.get(client.transport as usize)?.get(client.id.number as usize)?;
+        (lane.generation == client.id.generation && lane.connection != NONE).then_some(lane)
+    }
+
+    /// The index of a client's connection, if something is known of it.
+    #[inline]
+    pub(super) fn find(&self, client: ClientKey) -> Option<u32> {
+        self.lane(client).map(|lane| lane.connection)
+    }
+
+    /// A client's connection, if something is known of it.
+    #[inline]
+    pub(super) fn get(&self, client: ClientKey) -> Option<&Connection> {
+        self.find(client).map(|index| self.at(index))
+    }
+
+    /// The connection of this index.
+    #[inline]
+    pub(super) fn at(&self, index: u32) -> &Connection {
+        &self.connections[index as usize]
+    }
+
+    /// The connection of this index.
+    #[inline]
+    pub(super) fn at_mut(&mut self, index: u32) -> &mut Connection {
+        &mut self.connections[index as usize]
+    }
+
+    /// The index of the connection of a client that is here, from now on if not before.
+    #[inline]
+    pub(super) fn enter(&mut self, client: ClientKey) -> u32 {
+        match self.find(client) {
+            Some(index) => index,
+            None => self.join(client, ClientInfo::default(), |_| Account::default()),
+        }
+    }
+
+    /// Who makes this call over that transport.
+    #[inline]
+    pub(super) fn identity(&self, transport: u32, call: &CallToken) -> Option<&Identity> {
+        self.get(ClientKey::of(transport, call))?.identity.as_ref()
+    }
+
+    /// Whether the client of this call may call the service of this index.
+    #[inline]
+    pub(super) fn may_call(&self, transport: u32, call: &CallToken, service: u32) -> bool {
+        !self.are_limited || self.is_named(ClientKey::of(transport, call), service)
+    }
+
+    #[inline(never)]
+    fn is_named(&self, client: ClientKey, service: u32) -> bool {
+        let services = self.get(client).and_then(|connection| connection.services.as_deref());
+        services.is_none_or(|named| named.get(service as usize) == Some(&true))
+    }
+
+    /// A client is here, with that information. The first of its connection gets the account. Returns the index of the connection.
+    #[cold]
+    pub(super) fn join(
+        &mut self,
+        client: ClientKey,
+        info: ClientInfo,
+        account: impl FnOnce(Option<&Identity>) -> Account,
+    ) -> u32 {
+        let ClientInfo { connection: id, identity, services } = info;
+        self.have_identities |= identity.is_some();
+        self.are_limited |= services.is_some();
+        let known = id.and_then(|id| self.by_id.get(&id).copied());
+        let index = known.unwrap_or_else(|| {
+            let account = account(identity.as_ref());
+            let index = self.insert(Connection {
+                id,
+                identity,
+                services,
+                account,
+                ..Connection::default()
+            });
+            if let Some(id) = id {
+                self.by_id.insert(id, index);
+            }
+            index
+        });
+        let connection = self.at_mut(index);
+        connection.present += 1;
+        connection.lanes += 1;
+        let lane = Lane { generation: client.id.generation, connection: index, has_left: false };
+        let before = core::mem::replace(self.lane_at(client), lane);
+        self.release(before);
+        index
+    }
+
+    fn insert(&mut self, connection: Connection) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.connections[index as usize] = connection;
+                index
+            }
+            None => {
+                self.connections.push(connection);
+                self.connections.len() as u32 - 1
+            }
+        }
+    }
+
+    fn lane_at(&mut self, ClientKey { transport, id }: ClientKey) -> &mut Lane {
+        let (transport, number) = (transport as usize, id.number as usize);
+        if self.lanes.len() <= transport {
+            self.lanes.resize_with(transport + 1, Vec::new);
+        }
+        let lanes = &mut self.lanes[transport];
+        if lanes.len() <= number {
+            lanes.resize(number + 1, Lane::EMPTY);
+        }
+        &mut lanes[number]
+    }
+
+    /// A client is gone. With its last lane, a connection ends: who comes with its id later is another.
+    #[cold]
+    pub(super) fn leave(&mut self, client: ClientKey) {
+        let Some(&lane) = self.lane(client) else { return };
+        self.lane_at(client).has_left = true;
+        self.end_lane(lane);
+    }
+
+    fn end_lane(&mut self, lane: Lane) {
+        if lane.has_left {
+            return;
+        }
+        let connection = self.at_mut(lane.connection);
+        connection.present -= 1;
+        if connection.present == 0 {
+            connection.identity = None;
+            if let Some(id) = connection.id.take() {
+                self.by_id.remove(&id);
+            }
+        }
+    }
+
+    /// Another client has the number of this one.
+    fn release(&mut self, lane: Lane) {
+        if lane.connection == NONE {
+            return;
+        }
+        self.end_lane(lane);
+        self.at_mut(lane.connection).lanes -= 1;
+        self.free_if_unused(lane.connection);
+    }
+
+    /// Another connection may have this index if no lane has it, and no answer waits.
+    pub(super) fn free_if_unused(&mut self, index: u32) {
+        let connection = self.at_mut(index);
+        if connection.lanes == 0 && connection.waiting.is_none() {
+            *connection = Connection::default();
+            self.free.push(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: ConnectionId = ConnectionId::new([7; 16]);
+
+    fn client(transport: u32, number: u32, generation: u32) -> ClientKey {
+        ClientKey { transport, id: ClientId { number, generation } }
+    }
+
+    fn join(clients: &mut Clients, client: ClientKey, info: ClientInfo) -> u32 {
+        clients.join(client, info, |_| Account::default())
+    }
+
+    fn named(name: &str) -> ClientInfo {
+        ClientInfo { identity: Some(Identity::named(name)), ..ClientInfo::default() }
+    }
+
+    fn lane_of(id: ConnectionId) -> ClientInfo {
+        ClientInfo { connection: Some(id), ..ClientInfo::default() }
+    }
+
+    fn who(clients: &Clients, ClientKey { transport, id }: ClientKey) -> Option<Identity> {
+        clients.identity(transport, &CallToken::new(id.number, id.generation, 0, 0)).cloned()
+    }
+
+    #[test]
+    fn an_identity_is_that_of_one_client_of_one_transport() {
+        let mut clients = Clients::default();
+        let her = client(1, 2, 7);
+        assert!(clients.are_anonymous());
+        assert_eq!(who(&clients, her), None);
+        join(&mut clients, her, named("alice"));
+        let alice = Some(Identity::named("alice"));
+        assert_eq!(who(&clients, her), alice);
+        for other in
+            [client(0, 2, 7), client(1, 1, 7), client(1, 3, 7), client(1, 2, 8), client(2, 2, 7)]
+        {
+            assert_eq!(who(&clients, other), None);
+            clients.leave(other);
+        }
+        assert!(who(&clients, her) == alice && !clients.are_anonymous());
+        let next = client(1, 2, 8);
+        join(&mut clients, next, ClientInfo::default());
+        assert_eq!((who(&clients, next), who(&clients, her)), (None, None));
+        join(&mut clients, next, named("alice"));
+        clients.leave(next);
+        assert_eq!(who(&clients, next), None);
+    }
+
+    #[test]
+    fn lanes_of_one_id_are_one_connection_over_any_transport() {
+        let mut clients = Clients::default();
+        let [first, second, other] = [client(0, 3, 1), client(2, 0, 1), client(0, 4, 1)];
+        let index = join(&mut clients, first, lane_of(ID));
+        assert_eq!(join(&mut clients, second, lane_of(ID)), index);
+        assert_ne!(join(&mut clients, other, lane_of(ConnectionId::new([8; 16]))), index);
+        clients.leave(first);
+        clients.leave(first);
+        assert_eq!(join(&mut clients, client(0, 5, 1), lane_of(ID)), index, "one lane was left");
+        clients.leave(client(0, 5, 1));
+        clients.leave(second);
+        assert_ne!(join(&mut clients, client(0, 6, 1), lane_of(ID)), index, "it had ended");
+    }
+
+    #[test]
+    fn a_client_that_is_gone_is_known_until_another_has_its_number() {
+        let mut clients = Clients::default();
+        let index = clients.enter(client(0, 0, 1));
+        clients.leave(client(0, 0, 1));
+        assert_eq!(clients.find(client(0, 0, 1)), Some(index));
+        let next = clients.enter(client(0, 0, 2));
+        assert_eq!(clients.find(client(0, 0, 1)), None);
+        for generation in 3..100 {
+            assert_ne!(clients.enter(client(0, 0, generation)), u32::MAX);
+        }
+        assert!(clients.connections.len() <= 2, "{next}: indices are used again");
+    }
+
+    #[test]
+    fn a_client_may_call_the_services_that_it_has_named() {
+        let mut clients = Clients::default();
+        let call = CallToken::new(4, 1, 0, 0);
+        let may = |clients: &Clients, service| clients.may_call(0, &call, service);
+        assert!(may(&clients, 0));
+        let services = Some(Arc::from([false, true]));
+        let info = ClientInfo { services, ..ClientInfo::default() };
+        join(&mut clients, client(0, 5, 1), info.clone());
+        assert!(may(&clients, 0), "of another client nothing is known");
+        join(&mut clients, client(0, 4, 1), info);
+        assert_eq!([0, 1, 2].map(|service| may(&clients, service)), [false, true, false]);
+        join(&mut clients, client(0, 4, 1), ClientInfo::default());
+        assert!(may(&clients, 0));
+    }
+}
