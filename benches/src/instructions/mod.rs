@@ -19,6 +19,7 @@ use farcall::{DrivenServer, Server};
 use farcall_core::server::ServerThread;
 use farcall_core::site::{Clock, Site};
 use farcall_core::time::Instant;
+use farcall_core::transport::Binding;
 use farcall_transports::{Address, registry, runs_on_stream};
 use farcall_verbs::Device;
 
@@ -42,6 +43,9 @@ const EMPTY_ROUNDS: usize = 1_000_000;
 /// The backend under clients that do not poll.
 const BACKEND_OF_ORDINARY: &str = "write_imm";
 
+/// The backend of the address that has no clients.
+const BACKEND_OF_VACANT: &str = "datagram";
+
 /// How calls are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Client {
@@ -51,6 +55,8 @@ pub enum Client {
     Wait,
     /// By tasks that await them.
     Await,
+    /// By the polling client, of a server that also listens where it has no clients.
+    Vacant,
 }
 
 /// What to run.
@@ -71,11 +77,12 @@ impl Client {
             Client::Poll => "poll",
             Client::Wait => "wait",
             Client::Await => "await",
+            Client::Vacant => "vacant",
         }
     }
 }
 
-/// Every backend that runs on a device, with every window, and the clients that do not poll with one backend. Most instructions of the
+/// Every backend that runs on a device, with every window, and the other clients with one backend. Most instructions of the
 /// other backends are the kernel's, which are not counted.
 pub fn cases() -> Vec<Case> {
     let on_device = registry::ALL.iter().filter(|backend| !runs_on_stream(**backend));
@@ -83,7 +90,12 @@ pub fn cases() -> Vec<Case> {
     let case = |client, backend: &str, window| Case { client, backend: backend.to_owned(), window };
     let polling =
         names.flat_map(|backend| WINDOWS.map(|window| case(Client::Poll, backend, window)));
-    let ordinary = [(Client::Wait, 1), (Client::Await, WINDOWS[0]), (Client::Await, WINDOWS[1])];
+    let ordinary = [
+        (Client::Wait, 1),
+        (Client::Await, WINDOWS[0]),
+        (Client::Await, WINDOWS[1]),
+        (Client::Vacant, 1),
+    ];
     polling
         .chain(ordinary.map(|(client, window)| case(client, BACKEND_OF_ORDINARY, window)))
         .collect()
@@ -104,9 +116,13 @@ pub fn run(case: &Case, calls: usize) -> Result<()> {
     let fixed = if backend == "rfp" { "&responses=fetched" } else { "" };
     let address =
         format!("shm://farcall-instructions-{id}?backend={backend}&window={slots}{fixed}");
-    let server = OwnServer::listen(&address)?;
+    let vacant = format!("shm://farcall-instructions-{id}-vacant?backend={BACKEND_OF_VACANT}");
+    let server = match client {
+        Client::Vacant => OwnServer::listen(&[&address, &vacant])?,
+        _ => OwnServer::listen(&[&address])?,
+    };
     match client {
-        Client::Poll => {
+        Client::Poll | Client::Vacant => {
             let mut polling = Polling::connect(&address, server, *window)?;
             polling.calls(WARMING_CALLS)?;
             count_these(|| polling.calls(calls))
@@ -150,15 +166,17 @@ impl Clock for RoundClock {
 }
 
 impl OwnServer {
-    fn listen(address: &str) -> Result<Self> {
-        let binding: Address = address.parse()?;
+    fn listen(addresses: &[&str]) -> Result<Self> {
+        let parsed: Vec<Address> =
+            addresses.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
+        let bindings: Vec<_> = parsed.iter().map(|address| address as &dyn Binding).collect();
         let (service, _) = EchoService::new();
         let now = Instant::from_nanos(Device::open("shm")?.now_ns());
         let clock = Arc::new(RoundClock(AtomicU64::new(now.as_nanos())));
         let (server, mut threads) = Server::builder()
             .service(EchoServer::new(service))
-            .assemble(&[&binding], vec![Site::with_clock(Arc::clone(&clock) as Arc<dyn Clock>)])
-            .with_context(|| format!("cannot listen at {address}"))?;
+            .assemble(&bindings, vec![Site::with_clock(Arc::clone(&clock) as Arc<dyn Clock>)])
+            .with_context(|| format!("cannot listen at {}", addresses.join(" and ")))?;
         let thread = threads.pop().context("a server without a thread")?;
         Ok(Self { _server: server, thread, now, clock })
     }

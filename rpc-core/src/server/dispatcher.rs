@@ -22,9 +22,11 @@ use crate::transport::{
 use crate::wire::{HEADER_BYTES, RequestHeader, Status};
 use core::cell::Cell;
 
+mod occupied;
 mod sinks;
 mod waiting;
 
+use self::occupied::Occupied;
 use self::sinks::{MeteredSink, StealingSink};
 
 /// After handlers have run for so long, the thread takes in what has arrived before it runs further ones: cancellations of those, for
@@ -36,6 +38,7 @@ pub(super) struct Dispatcher {
     services: Services,
     pub(super) turn: Turn,
     executor: Executor,
+    occupied: Occupied,
     /// Requests that wait for their handlers.
     backlog: Backlog,
     /// Polls since a request of the backlog was run.
@@ -78,7 +81,8 @@ impl Dispatcher {
         let refusing = Cell::new(Refusing::No);
         let run_times = RunTimes::new(unknown_row as usize);
         let services = Services { instances, methods, unknown_row, refusing, run_times };
-        Dispatcher { services, turn, executor, backlog: Backlog::default(), polls: 0, giver }
+        let (occupied, backlog) = (Occupied::default(), Backlog::default());
+        Dispatcher { services, turn, executor, occupied, backlog, polls: 0, giver }
     }
 
     /// There is work for a turn that no transport announces.
@@ -117,13 +121,10 @@ impl Dispatcher {
         transports: &mut [Box<dyn ServerTransport>],
     ) -> Progress {
         self.turn.now = now;
-        let mut progress = match transports.first_mut() {
-            Some(first) => self.poll::<STEALS, METERED>(0, &mut **first),
-            None => Progress::IDLE,
+        let mut progress = match &mut *transports {
+            [only] => self.poll::<STEALS, METERED>(0, &mut **only),
+            several => self.poll_several::<STEALS, METERED>(several),
         };
-        for (number, transport) in transports.iter_mut().enumerate().skip(1) {
-            progress = progress.and(self.poll::<STEALS, METERED>(number as u32, &mut **transport));
-        }
         if self.has_chores() || (STEALS && self.has_answers()) {
             progress.worked += self.do_chores(progress.next, transports);
         }
@@ -137,6 +138,33 @@ impl Dispatcher {
             transports.iter_mut().for_each(|transport| transport.flush());
         }
         progress
+    }
+
+    /// Polls those transports that have clients, and the others now and then.
+    fn poll_several<const STEALS: bool, const METERED: bool>(
+        &mut self,
+        transports: &mut [Box<dyn ServerTransport>],
+    ) -> Progress {
+        let mut progress = Progress::IDLE;
+        if self.occupied.begin_turn() {
+            for (number, transport) in (0..).zip(&mut *transports) {
+                progress = progress.and(self.poll::<STEALS, METERED>(number, &mut **transport));
+            }
+            self.occupied.note(transports);
+            return progress;
+        }
+        for at in 0..self.occupied.numbers().len() {
+            let number = self.occupied.numbers()[at];
+            if let Some(transport) = transports.get_mut(number as usize) {
+                progress = progress.and(self.poll::<STEALS, METERED>(number, &mut **transport));
+            }
+        }
+        progress
+    }
+
+    /// All transports are polled in the next turn: one of them has news, or another one has come.
+    pub(super) fn look_at_all_soon(&mut self) {
+        self.occupied.look_soon();
     }
 
     #[inline]

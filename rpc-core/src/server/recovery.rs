@@ -52,6 +52,7 @@ impl ServerThread {
                 Ok(transports) => {
                     self.transports = transports;
                     self.replacements.forget_later();
+                    self.dispatcher.look_at_all_soon();
                     self.dispatcher
                         .turn
                         .extras

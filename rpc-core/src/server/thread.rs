@@ -301,7 +301,16 @@ impl ServerThread {
         !self.dispatcher.has_ready()
             && self.dispatcher.turn.lost.is_empty()
             && !is_told_to_end
-            && self.transports.iter_mut().all(|transport| transport.arm())
+            && self.arm()
+    }
+
+    /// Arms all transports. `false`: one has news.
+    fn arm(&mut self) -> bool {
+        let are_armed = self.transports.iter_mut().all(|transport| transport.arm());
+        if !are_armed {
+            self.dispatcher.look_at_all_soon();
+        }
+        are_armed
     }
 
     /// Moves a shutdown on: drains, then says goodbye, then waits until the last replies have left.
@@ -316,6 +325,8 @@ impl ServerThread {
                 until: now.saturating_add_nanos(bound_ns),
             };
         }
+        // Also of those that have lost their last client: what is left of it may have to leave.
+        self.dispatcher.look_at_all_soon();
         if let Stage::Draining { accept_until, refuse_until, until } = self.stage {
             if progress.is_idle() || now >= accept_until {
                 self.dispatcher.refuse_requests();

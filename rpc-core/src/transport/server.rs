@@ -74,6 +74,11 @@ pub trait ServerTransport: Send {
     /// The number of open connections.
     fn connections(&self) -> usize;
 
+    /// Nothing comes but new clients: a thread with several transports polls this one seldom, and arms it before it sleeps.
+    fn is_vacant(&self) -> bool {
+        self.connections() == 0
+    }
+
     /// Works on one step of a shutdown. Returns whether the step is done; if not, it is called again, within a bound. After
     /// [`WindDown::Close`] is done, the transport is dropped. Dropping it earlier says goodbye too.
     fn wind_down(&mut self, now: Instant, step: WindDown) -> bool;

@@ -78,6 +78,11 @@ impl ServerTransport for Taker {
         0
     }
 
+    /// Other threads give requests at any time.
+    fn is_vacant(&self) -> bool {
+        false
+    }
+
     fn wind_down(&mut self, _now: Instant, step: WindDown) -> bool {
         match step {
             WindDown::Drain => !self.shared.has_given(self.thread),
