@@ -83,6 +83,12 @@ impl Wake for Bell {
     }
 }
 
+/// Whether a caller looks in this round whether it can drive: seldom while it spins, as that takes a lock.
+#[inline]
+fn tries_to_drive(round: u32) -> bool {
+    round >= SPINS || round.is_multiple_of(SPINS_PER_TRY)
+}
+
 /// Waits for a call that was submitted, and drives when nobody does. `None` if it has not ended some time after its deadline: the one who
 /// drives is stopped.
 pub(super) fn until_done(
@@ -97,7 +103,7 @@ pub(super) fn until_done(
             return Some(job);
         }
         if may_drive
-            && (round >= SPINS || round.is_multiple_of(SPINS_PER_TRY))
+            && tries_to_drive(round)
             && let Some(mut drive) = shared.drive()
         {
             // The one who drove before may have ended it.
@@ -197,5 +203,12 @@ mod tests {
             waker.into_iter().for_each(Waker::wake);
             assert!(sleeper.join().expect("no panic").is_some() && began.elapsed() < LONG);
         }
+    }
+
+    #[test]
+    fn a_caller_that_spins_seldom_tries_to_drive_and_one_that_yields_always() {
+        let tries = |rounds: core::ops::Range<u32>| rounds.filter(|it| tries_to_drive(*it)).count();
+        assert_eq!(tries(0..SPINS), (SPINS / SPINS_PER_TRY) as usize);
+        assert_eq!(tries(SPINS..PARK), (PARK - SPINS) as usize);
     }
 }

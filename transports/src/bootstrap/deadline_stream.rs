@@ -278,4 +278,24 @@ mod tests {
             assert_eq!(stream.check_peer(), Ok(()));
         }
     }
+
+    #[test]
+    fn a_peer_that_was_refused_may_read_why_before_its_socket_is_closed() {
+        use std::io::Read;
+        use std::sync::atomic::{AtomicBool, Ordering};
+        for (mut stream, mut refused) in pairs(Duration::from_secs(20)) {
+            let has_read = std::sync::Arc::new(AtomicBool::new(false));
+            let noted = std::sync::Arc::clone(&has_read);
+            let reader = std::thread::spawn(move || {
+                let mut why = Vec::new();
+                refused.read_to_end(&mut why).unwrap();
+                noted.store(true, Ordering::SeqCst);
+                why
+            });
+            stream.send(b"no").unwrap();
+            stream.let_read();
+            assert!(has_read.load(Ordering::SeqCst), "it waits until the peer has hung up");
+            assert_eq!(reader.join().unwrap(), b"no");
+        }
+    }
 }

@@ -194,4 +194,15 @@ mod tests {
         assert!(matches!(message, Message::Borrowed(bytes) if bytes == [7; KEPT_FROM_BYTES - 1]));
         assert_eq!(scratch.borrowed(2048).map(|bytes| bytes.len()), Some(2048));
     }
+
+    #[test]
+    fn the_buffer_behind_the_last_is_taken_if_the_last_is_kept() {
+        let buffers = vec![BytesMut::with_capacity(1024), BytesMut::with_capacity(1024)];
+        let mut class = Class { buffers, last: 0 };
+        let first = class.take(1024);
+        first.extend_from_slice(&[7; 1024]);
+        let _kept = first.split();
+        class.take(1024);
+        assert_eq!((class.last, class.buffers.len()), (1, 2));
+    }
 }

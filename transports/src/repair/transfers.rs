@@ -364,4 +364,17 @@ mod tests {
         assert!(matches!(transfers.take_part(63, 0, 0, &[7]), Taken::No));
         assert!(transfers.large.takes_no_memory());
     }
+
+    #[test]
+    fn a_round_trip_ends_with_the_part_that_began_it_and_no_other() {
+        let pd = Device::open("shm").unwrap().alloc_pd().unwrap();
+        let mut transfers = Transfers::new(2, &pd, 1 << 20, 1024, 8);
+        let now = Instant::from_nanos(7);
+        assert!(transfers.lent(1, 4 * 1024));
+        assert!(matches!(transfers.step(now, 8), Some(Step::Ask { slot: 1, base: 0, .. })));
+        assert!(matches!(transfers.take_part(1, 0, 1, &[1; 1024]), Taken::Yes));
+        assert_eq!(transfers.finish_timing(), None, "another part");
+        assert!(matches!(transfers.take_part(1, 0, 0, &[0; 1024]), Taken::Yes));
+        assert_eq!(transfers.finish_timing(), Some(now));
+    }
 }

@@ -362,6 +362,25 @@ mod tests {
         assert!(record.forget_dead_regions().len() == 1 && !mapped.is_alive());
     }
 
+    /// To look through all of them takes as long as there are regions.
+    #[test]
+    fn dead_regions_are_looked_for_when_they_are_a_share_of_all() {
+        let owner = domain();
+        let (_context, record) = peer_of(&owner);
+        let mut regions: Vec<_> =
+            (0..100).map(|_| owner.register(64, Access::all()).unwrap()).collect();
+        for region in &regions {
+            record.ask_for_region(region.rkey()).unwrap().unwrap();
+        }
+        let given: Vec<_> = (0..5)
+            .map(|_| {
+                regions.pop();
+                record.forget_dead_regions().len()
+            })
+            .collect();
+        assert_eq!(given, [0, 0, 0, 4, 0]);
+    }
+
     #[test]
     fn who_writes_tells_an_owner_that_waits_and_tries_again_if_that_failed() {
         let owner = domain();

@@ -68,7 +68,8 @@ fn a_pinned_client_is_served_in_every_slice_and_others_wait_for_theirs() {
 fn one_that_is_too_many_is_served_as_others_until_another_has_gone() {
     let mut host = Host::new(&Scale, server());
     let mut busy = start_busy(&mut host);
-    let first = host.admit_with(&pinned());
+    let mut first = host.admit_with(&pinned());
+    longest_call(&mut host, &mut first, &mut busy);
     let mut second = host.admit_with(&pinned());
     let longest = longest_call(&mut host, &mut second, &mut busy);
     assert!(longest > SLICE_TURNS, "{longest} turns");

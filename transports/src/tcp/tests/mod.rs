@@ -6,11 +6,12 @@ mod tricklers;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
 
+use super::Tcp;
 use super::buffers::Buffers;
 use super::inbox::{Inbox, Next};
 use super::outbox::{Outbox, Written};
 use super::wire::{HEADER_BYTES, Header, Kind, MAX_PART_BYTES, Rules};
-use crate::contract::{ByteStream, Stream, Terms};
+use crate::contract::{Backend, ByteStream, Fabric, Stream, Terms};
 use crate::kit::memory::Budget;
 
 /// What was sent, and how much more is taken.
@@ -194,4 +195,12 @@ fn a_frame_that_is_still_filled_lets_others_pass() {
     let expected = [(Kind::Whole, 2, 6), (Kind::Cancel, 4, 0), (Kind::Whole, 1, 3)];
     assert_eq!(frames(&sent.lock().unwrap().bytes), expected);
     assert!(sent.lock().unwrap().bytes.ends_with(b"one"));
+}
+
+#[test]
+fn a_device_is_refused_with_the_address_that_would_do() {
+    let device = farcall_verbs::Device::open("shm").unwrap();
+    let refused = Tcp.check(&Fabric::Verbs(&device)).unwrap_err().to_string();
+    assert!(refused.contains("tcp://HOST:PORT"), "{refused}");
+    assert!(Tcp.check(&Fabric::Stream).is_ok());
 }
