@@ -163,3 +163,10 @@ fn a_long_stream_in_one_direction_arrives_in_order() {
         }
     }
 }
+
+#[test]
+fn a_queue_pair_shows_its_kind_and_its_peer() {
+    let (a, _b) = pair();
+    let shown = format!("{:?}", a.qp);
+    assert!(shown.contains("pair") && shown.contains("Rc"), "{shown}");
+}

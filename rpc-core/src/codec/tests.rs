@@ -73,6 +73,7 @@ proptest! {
     ) {
         prop_assert_eq!(written::<Raw, _>(&key), written::<Serde, _>(&key));
         prop_assert_eq!(written::<Seq<Raw>, _>(&parts), written::<Serde, _>(&parts));
+        prop_assert_eq!(written::<Seq<Raw>, &[_]>(&&parts[..]), written::<Serde, _>(&parts));
         prop_assert_eq!(written::<Opt<(Raw, Serde)>, _>(&pair), written::<Serde, _>(&pair));
         prop_assert_eq!(written::<Fixed, _>(&array), written::<Serde, _>(&array));
         prop_assert_eq!(read::<Seq<Raw>, Vec<Vec<u8>>>(&written::<Serde, _>(&parts)), Ok(parts));

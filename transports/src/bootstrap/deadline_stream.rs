@@ -227,6 +227,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::bootstrap::socket::Liveness;
 
     /// Both kinds of sockets: ours, and the peer's.
     fn pairs(limit: Duration) -> Vec<(DeadlineStream, Box<dyn Socket>)> {
@@ -297,5 +298,77 @@ mod tests {
             assert!(has_read.load(Ordering::SeqCst), "it waits until the peer has hung up");
             assert_eq!(reader.join().unwrap(), b"no");
         }
+    }
+
+    /// A socket whose reads and writes a signal interrupts, each once.
+    struct Interrupted(UnixStream, bool);
+
+    impl Interrupted {
+        fn interrupt(&mut self) -> io::Result<()> {
+            self.1 = !self.1;
+            if self.1 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+        }
+    }
+
+    impl io::Read for Interrupted {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            self.interrupt()?;
+            self.0.read(bytes)
+        }
+    }
+
+    impl Write for Interrupted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.interrupt()?;
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.0.flush()
+        }
+    }
+
+    impl AsFd for Interrupted {
+        fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    impl Socket for Interrupted {
+        fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
+            Socket::set_read_timeout(&self.0, timeout)
+        }
+
+        fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+            Socket::set_write_timeout(&self.0, timeout)
+        }
+
+        fn check_peer(&self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn source(&self) -> Source {
+            Source::Unknown
+        }
+
+        fn watch_liveness(&self, _: Duration) -> io::Result<Liveness> {
+            unreachable!("its handshake does not end")
+        }
+
+        fn into_fd(self: Box<Self>) -> OwnedFd {
+            self.0.into()
+        }
+    }
+
+    #[test]
+    fn a_signal_ends_no_handshake() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut stream = DeadlineStream::new(Box::new(Interrupted(ours, false)), deadline);
+        stream.send(b"hello").unwrap();
+        let mut heard = [0; 5];
+        io::Read::read_exact(&mut theirs, &mut heard).unwrap();
+        theirs.write_all(&heard).unwrap();
+        assert_eq!(stream.receive(&mut [0; 8]).unwrap(), b"hello");
     }
 }
