@@ -1,9 +1,11 @@
 //! What a backend runs on, and where.
 
+use std::sync::Arc;
+
 use farcall_core::site::Site;
 use farcall_verbs::Device;
 
-use super::{SetupError, SharedClock};
+use super::{ClientLimits, Config, SetupError, SharedClock, ThreadPlaces};
 
 /// What a backend runs on.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +45,8 @@ pub struct Placement<'a> {
     pub thread: ThreadOf,
     /// The time of another server, whose [slices](super::Backend::shared_slices) a server shares.
     pub clock: Option<&'a SharedClock>,
+    /// The places of a server thread's clients, if it may have others than those of one backend.
+    pub places: Option<&'a Arc<ThreadPlaces>>,
 }
 
 /// One of the threads that serve an endpoint together.
@@ -62,6 +66,12 @@ impl ThreadOf {
 impl<'a> Placement<'a> {
     /// A transport of its own on that fabric.
     pub fn new(site: &'a Site, fabric: Fabric<'a>) -> Placement<'a> {
-        Placement { site, fabric, share: false, thread: ThreadOf::ONE, clock: None }
+        Placement { site, fabric, share: false, thread: ThreadOf::ONE, clock: None, places: None }
+    }
+
+    /// The places of a server thread's clients: its own, for so many, if it has none yet.
+    pub(crate) fn places_for(&self, config: &Config, max_clients: usize) -> Arc<ThreadPlaces> {
+        let own = || ThreadPlaces::new(self.site, ClientLimits::new(config, max_clients));
+        self.places.map_or_else(own, Arc::clone)
     }
 }

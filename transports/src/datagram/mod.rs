@@ -161,7 +161,7 @@ impl Backend for Datagram {
     ) -> Result<ServerHalf, SetupError> {
         self.check(&at.fabric)?;
         let device = at.fabric.device(NAME)?;
-        let (server, intake) = Server::new(at.site, device, config, max_clients)?;
+        let (server, intake) = Server::new(at, device, config, max_clients)?;
         Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })
     }
 }

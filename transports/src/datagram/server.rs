@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{ClientId, Replies, RequestSink, ServerTransport, WindDown};
 use farcall_verbs::{CqError, Device, ProtectionDomain};
@@ -17,13 +16,12 @@ use super::requests::{Disconnect, Sessions};
 use super::session::{Bounds, Session};
 use super::setup::{EndSetup, Sizes, max_small, part_bytes};
 use crate::contract::{
-    Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Source, Terms,
+    Accepted, Config, Intake, NewClient, OnDisconnect, Placement, SetupError, Source, Terms,
 };
 use crate::kit::accept_queue::AcceptQueue;
 use crate::kit::completions::{Completions, DiscardRequests};
 use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
-use crate::kit::places::ClientLimits;
 use crate::kit::roster::Roster;
 use crate::repair::round_trip::CAP_NANOS;
 
@@ -79,18 +77,19 @@ struct LocalEnd {
 impl Server {
     /// A server thread's half for at most `max_clients`, and where they come in.
     pub(crate) fn new(
-        site: &Site,
+        at: &Placement<'_>,
         device: &Device,
         config: &Config,
         max_clients: usize,
     ) -> Result<(Server, DatagramIntake), SetupError> {
+        let site = at.site;
         let sizes = Sizes::of_server(device.caps(), Without::of(config));
         let completions = Completions::in_batches(site, device, sizes.completions(), sizes.batch)?;
         let pd = device.alloc_pd()?;
         let (port, address) = Port::open(device, &pd, &completions.queue(), &sizes)?;
         let budget = Budget::new(config.memory);
-        let limits = ClientLimits::new(config, max_clients.min(MAX_SESSIONS));
-        let (queue, arrivals) = AcceptQueue::new(site, limits);
+        let places = at.places_for(config, max_clients);
+        let (queue, arrivals) = AcceptQueue::new(site, (places, max_clients.min(MAX_SESSIONS)));
         let sessions = Sessions {
             roster: Roster::new(arrivals),
             outgoing: Outgoing::new(port),

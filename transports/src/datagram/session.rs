@@ -6,9 +6,8 @@ use farcall_verbs::Buffer;
 
 use super::port::Peer;
 use super::wire::Id;
-use crate::contract::DropGuard;
+use crate::contract::{Calls, DropGuard};
 use crate::kit::lending::Loan;
-use crate::kit::places::Calls;
 use crate::kit::roster::Member;
 use crate::planted::{Bug, is_planted};
 use crate::repair::parts::{Incoming, Parts};

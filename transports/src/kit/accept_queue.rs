@@ -1,8 +1,8 @@
 //! How new clients come to a server thread: made in an accepting thread, taken over between polls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use crossbeam_utils::CachePadded;
@@ -10,9 +10,10 @@ use farcall_core::metrics::RefusalReason;
 use farcall_core::site::Site;
 use farcall_core::transport::{ClientId, ClientInfo};
 
-use super::places::{Candidate, ClientLimits, Places};
 use super::tear_down::TearDown;
-use crate::contract::{Accepted, OnDisconnect, SetupError, Source, deadline_in};
+use crate::contract::{
+    Accepted, AskForRoom, HalfPlaces, OnDisconnect, RoomRequest, SetupError, Source, ThreadPlaces,
+};
 
 /// How long a server thread that ends waits until clients are gone which it has dropped before.
 const TEAR_DOWN_BOUND: Duration = Duration::from_secs(1);
@@ -28,25 +29,13 @@ pub(crate) enum Arrival<T> {
     RoomWanted(RoomRequest),
 }
 
-/// A client from that source found all places taken.
-#[derive(Debug)]
-pub(crate) struct RoomRequest {
-    source: Source,
-    /// The first of these that is still idle makes room.
-    pub(super) candidates: Vec<Candidate>,
-    /// Of the last client that had got a place by then.
-    last_generation: u32,
-}
-
 /// What the accepting threads and the server thread share.
 #[derive(Debug)]
 pub(crate) struct AcceptQueue<T> {
     /// Looked at once per poll, so on a line of its own.
     has_news: CachePadded<AtomicBool>,
     arrivals: Sender<Arrival<T>>,
-    places: Mutex<Places>,
-    /// A place is free, or the server thread has looked for one that it can free.
-    news_of_places: Condvar,
+    places: HalfPlaces,
     /// Set with the first client, as a server thread must not take the time to start it. `None`: there is none.
     tear_down: OnceLock<Option<TearDown>>,
     site: Site,
@@ -62,12 +51,12 @@ impl<T: Send + 'static> AcceptQueue<T> {
         // In a simulation clients are torn down at the moment of virtual time at which they are dropped.
         let start = || (!self.site.is_driven()).then(TearDown::of_this_process).flatten();
         self.tear_down.get_or_init(start);
-        let id = self.places().take((source, info.identity.as_ref()), self.site.now())?;
+        let id = self.places.take((source, info))?;
         let on_disconnect = OnDisconnect::default();
         let made = make(id, &on_disconnect);
-        let (setup, client) = made.inspect_err(|_| self.give_back(id.number))?;
+        let (setup, client) = made.inspect_err(|_| self.places.give_back(id.number))?;
         if !self.push(Arrival::New(Box::new(client), info.clone())) {
-            self.give_back(id.number);
+            self.places.give_back(id.number);
             return Err(SetupError::Full(
                 "the server's threads start again after a failure".into(),
             ));
@@ -80,21 +69,42 @@ impl<T: Send + 'static> AcceptQueue<T> {
     }
 }
 
-impl<T> AcceptQueue<T> {
-    /// The queue of a server thread with room for so many, and the thread's side of it.
-    pub(crate) fn new(site: &Site, limits: ClientLimits) -> (Arc<AcceptQueue<T>>, Arrivals<T>) {
+impl<T: Send + 'static> AcceptQueue<T> {
+    /// The queue of a server thread's half with memory for so many clients, and the thread's side of it.
+    pub(crate) fn new(
+        site: &Site,
+        (places, most): (Arc<ThreadPlaces>, usize),
+    ) -> (Arc<AcceptQueue<T>>, Arrivals<T>) {
         let (arrivals, receiver) = crossbeam_channel::unbounded();
-        let queue = Arc::new(AcceptQueue {
+        let queue = Arc::new_cyclic(|queue: &Weak<AcceptQueue<T>>| AcceptQueue {
             has_news: CachePadded::new(AtomicBool::new(false)),
             arrivals,
-            places: Mutex::new(Places::new(limits)),
-            news_of_places: Condvar::new(),
+            places: HalfPlaces::new(places, most, Weak::clone(queue) as Weak<dyn AskForRoom>),
             tear_down: OnceLock::new(),
             site: site.clone(),
         });
         (Arc::clone(&queue), Arrivals { queue, receiver })
     }
+}
 
+#[cfg(test)]
+impl<T: Send + 'static> AcceptQueue<T> {
+    /// That of a thread's only half.
+    pub(crate) fn alone(
+        site: &Site,
+        limits: crate::contract::ClientLimits,
+    ) -> (Arc<AcceptQueue<T>>, Arrivals<T>) {
+        AcceptQueue::new(site, (ThreadPlaces::new(site, limits), usize::MAX))
+    }
+}
+
+impl<T: Send> AskForRoom for AcceptQueue<T> {
+    fn ask(&self, request: RoomRequest) -> bool {
+        self.push(Arrival::RoomWanted(request))
+    }
+}
+
+impl<T> AcceptQueue<T> {
     /// `false`: the server thread's half is gone, and the client is dropped here.
     fn push(&self, arrival: Arrival<T>) -> bool {
         let is_sent = self.arrivals.send(arrival).is_ok();
@@ -105,39 +115,9 @@ impl<T> AcceptQueue<T> {
         is_sent
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// All places are taken, or all that the source may have, and a client from that source wants one. Has the server thread drop
-    /// a client that is idle, and waits for that at most for `wait`. `false`: there is none that must make room.
+    /// Makes room for a client from that source: see [`HalfPlaces::make_room`].
     pub(crate) fn make_room(&self, source: Source, wait: Duration) -> bool {
-        let deadline = deadline_in(wait);
-        let mut places = self.places();
-        while places.check_room(source).is_err() {
-            if !places.will_have_room(source) {
-                let candidates = places.candidates(source, self.site.now());
-                let last_generation = places.last_generation();
-                let request = RoomRequest { source, candidates, last_generation };
-                if request.candidates.is_empty() || !self.push(Arrival::RoomWanted(request)) {
-                    return false;
-                }
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            let waited = self.news_of_places.wait_timeout(places, left);
-            let (held, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
-            if outcome.timed_out() {
-                return true;
-            }
-            places = held;
-        }
-        true
-    }
-
-    /// The client is gone; another may have its number.
-    fn give_back(&self, number: u32) {
-        self.places().give_back(number);
-        self.news_of_places.notify_all();
+        self.places.make_room(source, wait)
     }
 }
 
@@ -176,7 +156,7 @@ impl<T> Arrivals<T> {
         let leaving = Leaving { _member: member, _place: LeavingPlace { queue, number } };
         match self.queue.tear_down.get() {
             Some(Some(tear_down)) => {
-                self.queue.places().leave(number);
+                self.queue.places.leave(number);
                 tear_down.drop_there(Box::new(leaving));
             }
             _ => drop(leaving),
@@ -188,32 +168,16 @@ impl<T> Arrivals<T> {
         self.queue.site.refusals().count(reason);
     }
 
-    /// Whether a client must still make room. Not if there is room, at the latest when those that were dropped are torn down; and not
-    /// if somebody has got a place since: it may have been who asked. Who waits longer asks again.
-    pub(crate) fn is_room_wanted(&self, request: &RoomRequest) -> bool {
-        let places = self.queue.places();
-        let is_wanted = places.last_generation() == request.last_generation
-            && !places.will_have_room(request.source);
-        if !is_wanted {
-            self.queue.news_of_places.notify_all();
-        }
-        is_wanted
-    }
-
-    /// These clients stay: they are not idle. This is what they have called.
-    pub(crate) fn keep(&self, clients: &[Candidate]) {
-        let (mut places, now) = (self.queue.places(), self.queue.site.now());
-        clients.iter().for_each(|client| places.set_calls(client, now));
-        self.queue.news_of_places.notify_all();
+    /// The places of its clients.
+    pub(crate) fn places(&self) -> &HalfPlaces {
+        &self.queue.places
     }
 }
 
 impl<T> Drop for Arrivals<T> {
     /// Clients that the thread has dropped before are gone when it ends, if that takes no longer than it may.
     fn drop(&mut self) {
-        let places = self.queue.places();
-        let news = &self.queue.news_of_places;
-        let _ = news.wait_timeout_while(places, TEAR_DOWN_BOUND, |places| places.has_leaving());
+        self.queue.places.end(TEAR_DOWN_BOUND);
     }
 }
 
@@ -232,17 +196,18 @@ struct LeavingPlace<T> {
 
 impl<T> Drop for LeavingPlace<T> {
     fn drop(&mut self) {
-        self.queue.give_back(self.number);
+        self.queue.places.give_back(self.number);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::ClientLimits;
 
     #[test]
     fn a_client_that_cannot_be_made_gives_its_number_back() {
-        let (queue, _arrivals) = AcceptQueue::<()>::new(&Site::new(), ClientLimits::of(1));
+        let (queue, _arrivals) = AcceptQueue::<()>::alone(&Site::new(), ClientLimits::of(1));
         for _ in 0..3 {
             let failed = queue.accept((Source::Unknown, &ClientInfo::default()), |_, _| {
                 Err(SetupError::Misbehaved("a test"))
@@ -258,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_gone_takes_no_clients() {
-        let (queue, arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(1));
+        let (queue, arrivals) = AcceptQueue::alone(&Site::new(), ClientLimits::of(1));
         drop(arrivals);
         for _ in 0..3 {
             let refused =
@@ -269,7 +234,7 @@ mod tests {
 
     #[test]
     fn an_arrival_is_announced_until_it_is_taken() {
-        let (queue, mut arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(2));
+        let (queue, mut arrivals) = AcceptQueue::alone(&Site::new(), ClientLimits::of(2));
         assert!(!arrivals.has_news());
         let accepted = queue
             .accept((Source::Unknown, &ClientInfo::default()), |_, _| Ok((Vec::new(), 7)))

@@ -8,7 +8,6 @@ pub(crate) mod device_channel;
 pub(crate) mod fair_queue;
 pub(crate) mod lending;
 pub(crate) mod memory;
-pub(crate) mod places;
 pub(crate) mod roster;
 pub(crate) mod scratch;
 mod send_queue;

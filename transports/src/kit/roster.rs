@@ -4,7 +4,7 @@ use farcall_core::metrics::RefusalReason;
 use farcall_core::transport::{ClientEvent, ClientId, ClientInfo, RequestSink};
 
 use super::accept_queue::{Arrival, Arrivals};
-use super::places::{Calls, Candidate};
+use crate::contract::{Calls, Candidate};
 
 /// A client as a server thread keeps it.
 pub(crate) trait Member: Send + 'static {
@@ -79,7 +79,7 @@ impl<T: Member> Roster<T> {
                 }
                 // Two may have asked for the same place, and one twice.
                 Arrival::RoomWanted(request) => {
-                    if self.arrivals.is_room_wanted(&request)
+                    if self.arrivals.places().is_room_wanted(&request)
                         && let Some(idle) = self.find_idle(&request.candidates)
                     {
                         return Some(idle);
@@ -104,13 +104,13 @@ impl<T: Member> Roster<T> {
                 } else {
                     RefusalReason::NeverCalled
                 });
-                self.arrivals.keep(&kept);
+                self.arrivals.places().keep(&kept);
                 return Some(id.number);
             }
             // One that has not arrived yet has not called either.
             kept.push(Candidate { id, calls: calls.unwrap_or(Calls::None) });
         }
-        self.arrivals.keep(&kept);
+        self.arrivals.places().keep(&kept);
         None
     }
 
@@ -229,9 +229,8 @@ mod tests {
     use farcall_core::transport::{CallToken, Message, Replies};
 
     use super::*;
-    use crate::contract::{SetupError, Source};
+    use crate::contract::{ClientLimits, SetupError, Source};
     use crate::kit::accept_queue::AcceptQueue;
-    use crate::kit::places::ClientLimits;
 
     struct Client {
         id: ClientId,
@@ -278,7 +277,7 @@ mod tests {
     /// Of a driven site, so that the number of a client that is removed is free at once.
     fn roster() -> (Arc<AcceptQueue<Client>>, Roster<Client>) {
         let site = Site::driven(Arc::new(Minutes(AtomicU64::new(0))));
-        let (queue, arrivals) = AcceptQueue::new(&site, ClientLimits::of(8));
+        let (queue, arrivals) = AcceptQueue::alone(&site, ClientLimits::of(8));
         (queue, Roster::new(arrivals))
     }
 
@@ -331,7 +330,7 @@ mod tests {
     #[test]
     fn a_refusal_is_counted_before_the_client_notices() {
         let site = Site::driven(Arc::new(Minutes(AtomicU64::new(0))));
-        let (queue, arrivals) = AcceptQueue::new(&site, ClientLimits::of(1));
+        let (queue, arrivals) = AcceptQueue::alone(&site, ClientLimits::of(1));
         let mut roster = Roster::new(arrivals);
         let noticed = Arc::new(AtomicU64::new(0));
         let make = |id, _: &_| {
@@ -353,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_client_keeps_its_place_until_all_it_had_is_gone_and_delays_nobody() {
-        let (queue, arrivals) = AcceptQueue::new(&Site::new(), ClientLimits::of(2));
+        let (queue, arrivals) = AcceptQueue::alone(&Site::new(), ClientLimits::of(2));
         let mut roster = Roster::new(arrivals);
         let (release, gate) = crossbeam_channel::bounded(0);
         let accept = || {
@@ -424,7 +423,7 @@ mod tests {
     #[test]
     fn a_client_that_has_called_does_not_make_room() {
         let site = Site::driven(Arc::new(Minutes(AtomicU64::new(0))));
-        let (queue, arrivals) = AcceptQueue::new(&site, ClientLimits::of(2));
+        let (queue, arrivals) = AcceptQueue::alone(&site, ClientLimits::of(2));
         let mut roster = Roster::new(arrivals);
         let make_room = || queue.make_room(Source::Unknown, Duration::ZERO);
         let _clients = [accept(&queue), accept(&queue)];

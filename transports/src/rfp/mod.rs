@@ -178,7 +178,8 @@ impl Backend for Rfp {
         let device = at.fabric.device(NAME)?;
         let each = Sizes::new(&config.terms(), device.caps()).completions();
         let clusters = Clusters::new(at.site, device, 0, each.saturating_mul(max_clients))?;
-        let serving = Serving { site: at.site, device, config, max_clients };
+        let places = at.places_for(config, max_clients);
+        let serving = Serving { site: at.site, device, config, max_clients, places };
         let fetch_bytes = config.options.value_or(&FETCH, fetch_bytes, DEFAULT_FETCH_BYTES);
         let ends = Ends { device: device.clone(), site: at.site.clone(), fetch_bytes };
         serving.half(clusters, ends, OwnReceives)

@@ -378,7 +378,8 @@ impl Backend for Scale {
         let pins = Pins::new(pins);
         let rings_each = config.options.value_or(&DOORBELLS, rings_each, false);
         let ends = Ends { device: device.clone(), pd, pool, layout, rings_each, pins, clients };
-        let serving = Serving { site: at.site, device, config, max_clients };
+        let places = at.places_for(config, max_clients);
+        let serving = Serving { site: at.site, device, config, max_clients, places };
         serving.half(clusters, ends, shared)
     }
 }

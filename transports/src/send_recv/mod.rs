@@ -111,7 +111,8 @@ impl Backend for SendRecv {
         let each = Sizes::new(&config.terms(), device.caps()).of_server();
         let first = each * max_clients.clamp(1, FIRST_CLUSTER);
         let clusters = Clusters::new(at.site, device, receives.depth(), first)?;
-        let serving = Serving { site: at.site, device, config, max_clients };
+        let places = at.places_for(config, max_clients);
+        let serving = Serving { site: at.site, device, config, max_clients, places };
         serving.half(clusters, Ports::new(device, grants), receives)
     }
 }

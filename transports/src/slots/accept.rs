@@ -13,10 +13,11 @@ use super::connection::Connection;
 use super::link::Link;
 use super::server::Server;
 use super::wire::MAX_CLIENTS;
-use crate::contract::{Accepted, Config, Intake, NewClient, ServerHalf, SetupError, Source, Terms};
+use crate::contract::{
+    Accepted, Config, Intake, NewClient, ServerHalf, SetupError, Source, Terms, ThreadPlaces,
+};
 use crate::kit::accept_queue::AcceptQueue;
 use crate::kit::clusters::{Clusters, Place};
-use crate::kit::places::ClientLimits;
 use crate::rendezvous::server::LargeMessages;
 
 /// Makes the server's ends of one backend's connections.
@@ -51,6 +52,7 @@ pub(crate) struct Serving<'a> {
     pub(crate) device: &'a Device,
     pub(crate) config: &'a Config,
     pub(crate) max_clients: usize,
+    pub(crate) places: Arc<ThreadPlaces>,
 }
 
 impl Serving<'_> {
@@ -61,9 +63,8 @@ impl Serving<'_> {
         make: M,
         shared: impl Shared<M::Carrier> + 'static,
     ) -> Result<ServerHalf, SetupError> {
-        let max_clients = self.max_clients.min(MAX_CLIENTS as usize);
-        let (queue, arrivals) =
-            AcceptQueue::new(self.site, ClientLimits::new(self.config, max_clients));
+        let most = self.max_clients.min(MAX_CLIENTS as usize);
+        let (queue, arrivals) = AcceptQueue::new(self.site, (Arc::clone(&self.places), most));
         let server = Server::new(self.device, self.config, arrivals, &clusters, shared)?;
         let intake = SlotIntake { queue, clusters, make };
         Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })

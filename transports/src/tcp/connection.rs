@@ -9,9 +9,8 @@ use super::large::Arriving;
 use super::outbox::{Outbox, Written};
 use super::readiness::WatchedStream;
 use super::wire::{Header, Kind, Rules};
-use crate::contract::{DropGuard, Terms};
+use crate::contract::{Calls, DropGuard, Terms};
 use crate::kit::lending::Loan;
-use crate::kit::places::Calls;
 use crate::kit::roster::Member;
 
 /// Bytes of answers that wait for a client, beyond which nothing more is read from it: some socket buffers.

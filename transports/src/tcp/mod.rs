@@ -98,7 +98,7 @@ impl Backend for Tcp {
         max_clients: usize,
     ) -> Result<ServerHalf, SetupError> {
         self.check(&at.fabric)?;
-        let (server, intake) = Server::new(at.site, config, max_clients)?;
+        let (server, intake) = Server::new(at, config, max_clients)?;
         Ok(ServerHalf { transport: Box::new(server), intake: Box::new(intake) })
     }
 }

@@ -15,13 +15,13 @@ use super::requests::{Clients, Disconnect};
 use super::wire::{self, Header, Kind};
 use super::{READ_BYTES, check_setup};
 use crate::contract::{
-    Accepted, Config, Intake, NewClient, OnDisconnect, SetupError, Source, Stream, TakeStream,
+    Accepted, Config, Intake, NewClient, OnDisconnect, Placement, SetupError, Source, Stream,
+    TakeStream,
 };
 use crate::kit::accept_queue::AcceptQueue;
 use crate::kit::completions::DiscardRequests;
 use crate::kit::lending::{Lending, Shortage};
 use crate::kit::memory::Budget;
-use crate::kit::places::ClientLimits;
 use crate::kit::roster::{Member, Roster};
 
 /// With so few clients each is read from in each turn: that costs no more than to ask which have sent something.
@@ -69,11 +69,12 @@ pub(super) struct TcpIntake {
 impl Server {
     /// A server thread's half for at most `max_clients`, and where they come in.
     pub(super) fn new(
-        site: &Site,
+        at: &Placement<'_>,
         config: &Config,
         max_clients: usize,
     ) -> Result<(Server, TcpIntake), SetupError> {
-        let (queue, arrivals) = AcceptQueue::new(site, ClientLimits::new(config, max_clients));
+        let (site, places) = (at.site, at.places_for(config, max_clients));
+        let (queue, arrivals) = AcceptQueue::new(site, (places, max_clients));
         let (streams, receiver) = unbounded();
         let budget = Budget::new(config.memory);
         let server = Server {

@@ -99,7 +99,8 @@ impl Backend for WriteImm {
         let device = at.fabric.device(NAME)?;
         let each = Sizes::new(&config.terms(), device.caps()).completions();
         let clusters = Clusters::new(at.site, device, 0, each.saturating_mul(max_clients))?;
-        let serving = Serving { site: at.site, device, config, max_clients };
+        let places = at.places_for(config, max_clients);
+        let serving = Serving { site: at.site, device, config, max_clients, places };
         serving.half(clusters, Ports(device.clone()), OwnReceives)
     }
 }

@@ -12,7 +12,7 @@ use farcall_verbs::{
     CompletionOpcode, CompletionQueue, Device, GRH_BYTES, QpNumber, WorkCompletion,
 };
 
-use crate::contract::{Config, Intake, NewClient, Source};
+use crate::contract::{Config, Fabric, Intake, NewClient, Placement, Source};
 use crate::datagram::ablation::Without;
 use crate::datagram::port::{Peer, Port, PortAddress};
 use crate::datagram::server::{DatagramIntake, Server};
@@ -105,7 +105,9 @@ impl Host {
             ..Config::default()
         };
         let site = Site::new();
-        let (transport, intake) = Server::new(&site, &device, &config, 64).unwrap();
+        let (transport, intake) =
+            Server::new(&Placement::new(&site, Fabric::Verbs(&device)), &device, &config, 64)
+                .unwrap();
         let handlers = Handlers { idempotent: true, ..Handlers::default() };
         Host { site, transport, intake, device, config, handlers, now: 1 }
     }

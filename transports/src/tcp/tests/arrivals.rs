@@ -13,7 +13,7 @@ use farcall_core::transport::{
 
 use super::super::server::{Server, TcpIntake};
 use super::super::wire::{self, Header, Kind};
-use crate::contract::{Config, Intake, NewClient, Source, Stream};
+use crate::contract::{Config, Fabric, Intake, NewClient, Placement, Source, Stream};
 
 fn accept(intake: &TcpIntake, stream: Stream) {
     let terms = Config::default().terms();
@@ -48,7 +48,8 @@ impl RequestSink for ComesMeanwhile<'_> {
 
 #[test]
 fn a_client_that_comes_while_streams_are_taken_keeps_its_own() {
-    let (mut server, intake) = Server::new(&Site::new(), &Config::default(), 4).unwrap();
+    let (mut server, intake) =
+        Server::new(&Placement::new(&Site::new(), Fabric::Stream), &Config::default(), 4).unwrap();
     // The system refuses to watch a file: the server thread drops this client while it takes streams.
     accept(&intake, Stream::Socket(File::open("/proc/self/exe").unwrap().into()));
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -79,7 +80,8 @@ impl RequestSink for Counting {
 /// Otherwise the server thread would take the turn for an empty one, and date its next request to this one's arrival.
 #[test]
 fn a_request_that_is_there_when_the_stream_is_taken_is_work() {
-    let (mut server, intake) = Server::new(&Site::new(), &Config::default(), 4).unwrap();
+    let (mut server, intake) =
+        Server::new(&Placement::new(&Site::new(), Fabric::Stream), &Config::default(), 4).unwrap();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let request = Header { kind: Kind::Whole, slot: 0, generation: 1, len: 8 };

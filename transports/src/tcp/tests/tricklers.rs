@@ -14,7 +14,7 @@ use farcall_core::transport::{
 
 use super::super::server::{Server, TcpIntake};
 use super::super::wire::{self, Header, Kind};
-use crate::contract::{Config, Intake, NewClient, Source, Stream};
+use crate::contract::{Config, Fabric, Intake, NewClient, Placement, Source, Stream};
 
 const MIB: usize = 1 << 20;
 
@@ -60,7 +60,8 @@ impl Clock for Stopped {
 /// Of a driven site: the memory of a client that is dropped is free in the same second.
 fn bench(answers: usize) -> Bench {
     let site = Site::driven(Arc::new(Stopped));
-    let (server, intake) = Server::new(&site, &config(), 8).unwrap();
+    let (server, intake) =
+        Server::new(&Placement::new(&site, Fabric::Stream), &config(), 8).unwrap();
     Bench { server, intake, site, sink: Answering(answers), second: 1 }
 }
 
