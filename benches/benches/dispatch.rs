@@ -14,8 +14,8 @@ use farcall_bench::echo::service::{EchoPollClient, EchoServer, EchoService};
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, Armed, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery,
-    Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
+    Acceptor, Armed, BindOptions, Binding, Bound, BoundHalf, CallToken, ClientTransport, Closing,
+    Delivery, Limits, Message, Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
 };
 use farcall_core::{
     BindError, Connection, ConnectionOptions, IdlePolicy, PollClient, ReserveError, Server,
@@ -156,8 +156,7 @@ impl Binding for Fed {
         request[..4].copy_from_slice(&id.to_le_bytes());
         let feeder = Feeder { order: Arc::clone(&self.0), request, replies: Discard([0; 64]) };
         Ok(Bound {
-            transports: vec![Box::new(feeder)],
-            renewal: None,
+            halves: vec![BoundHalf { transports: vec![Box::new(feeder)], renewal: None }],
             acceptor: Box::new(NoClients),
             address: "fed".into(),
         })

@@ -44,6 +44,11 @@ impl RackAddress {
     pub fn config(&self) -> &Config {
         &self.options.config
     }
+
+    /// The backends that a server offers there, each with what it is ready to give.
+    pub fn offered(&self) -> impl Iterator<Item = (&'static dyn Backend, &Config)> {
+        self.options.offered()
+    }
 }
 
 impl FromStr for RackAddress {
@@ -71,7 +76,7 @@ impl FromStr for RackAddress {
 
 impl fmt::Display for RackAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sim://{}/{}?backend={}", self.node, self.name, self.backend().name())?;
+        write!(f, "sim://{}/{}?backend=", self.node, self.name)?;
         self.options.write(Carrier::Any, f)
     }
 }

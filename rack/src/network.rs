@@ -173,7 +173,7 @@ impl Listening {
         // The server's threads move on only after this.
         let source = Source::Node(from.node.id().number());
         match self.admission.admit((&hello, None), (source, Duration::ZERO), || Ok(time_left)) {
-            Ok((greeting, accepted)) => {
+            Ok(farcall_transports::bootstrap::Admitted { greeting, accepted, .. }) => {
                 let answer = handshake.welcome(greeting);
                 let silence = self.admission.silence();
                 let life = self.life.clone();

@@ -8,10 +8,9 @@ use farcall_core::server::ServerThread;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{PollAt, Progress};
-use farcall_core::transport::{Acceptor, BindOptions, Binding, Bound};
-use farcall_transports::bootstrap::{Admission, Follower, ServerHalves, check_services};
+use farcall_core::transport::{Acceptor, BindOptions, Binding, Bound, BoundHalf};
+use farcall_transports::bootstrap::{Admission, Follower, ServerHalves, check_services, places};
 use farcall_transports::contract::SharedSlices;
-use farcall_transports::handshake::Offer;
 use farcall_verbs::sim::{Actor, Next, Node, Turn};
 
 use super::address::RackAddress;
@@ -98,19 +97,26 @@ impl Binding for RackBinding<'_> {
         }
         // Opened for each thread, as `rdma://` addresses do, unless the rack shares them.
         let devices: Vec<_> = sites.iter().map(|_| network.device(life)).collect();
-        let threads =
-            sites.iter().zip(devices.iter().map(|device| fabric(address.backend(), device)));
-        let of = (address.backend(), config);
         let follower = self
             .follower()
             .map_err(|what| BindError::Unsupported { address: text.clone(), what })?;
         let clock = follower.as_ref().map(|(_, follower)| follower.clock());
-        let ServerHalves { transports, intakes } =
-            ServerHalves::make(&text, of, threads, options.into(), clock)?;
         let costs = network.costs();
-        let transports = transports.into_iter().map(|it| cpu_costs::server(it, &life.node, costs));
-        let offer = Offer::new(address.backend().name(), services, config.clone());
-        let admission = Admission::new(address.backend(), offer, intakes, &sites[0]);
+        let places = places(sites, config, options.into());
+        let (mut halves, mut backends) = (Vec::new(), Vec::new());
+        for (backend, config) in address.offered() {
+            let threads = sites.iter().zip(&devices).zip(&places);
+            let threads =
+                threads.map(|((site, device), places)| (site, fabric(backend, device), places));
+            let ServerHalves { transports, intakes } =
+                ServerHalves::make(&text, (backend, config), threads, options.into(), clock)?;
+            let transports =
+                transports.into_iter().map(|it| cpu_costs::server(it, &life.node, costs));
+            // A panic on a rack ends the simulation.
+            halves.push(BoundHalf { transports: transports.collect(), renewal: None });
+            backends.push((backend, config, intakes));
+        }
+        let admission = Admission::new(backends, services, &sites[0]);
         let listening = Arc::new(Listening { life: life.clone(), admission });
         if !network.listen(address, &listening) {
             return Err(in_use());
@@ -122,13 +128,7 @@ impl Binding for RackBinding<'_> {
             address: address.clone(),
             listening: Some(listening),
         };
-        Ok(Bound {
-            transports: transports.collect(),
-            // A panic on a rack ends the simulation.
-            renewal: None,
-            acceptor: Box::new(acceptor),
-            address: text,
-        })
+        Ok(Bound { halves, acceptor: Box::new(acceptor), address: text })
     }
 }
 

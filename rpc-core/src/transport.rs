@@ -22,5 +22,7 @@ pub use message::{MESSAGE_HEADER_BYTES, Message};
 pub use server::{
     CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport, WindDown, post_copied_reply,
 };
-pub use setup::{Acceptor, BindOptions, Binding, Bound, Dial, DialOptions, NewConnection, Renewal};
+pub use setup::{
+    Acceptor, BindOptions, Binding, Bound, BoundHalf, Dial, DialOptions, NewConnection, Renewal,
+};
 pub use tls::{BindTls, DialTls};

@@ -90,10 +90,13 @@ impl Binding for Fragile {
         services: &[&'static ServiceDescription],
         options: &BindOptions,
     ) -> Result<Bound, BindError> {
-        let bound = self.net.bind(sites, services, options)?;
-        let transports = bound.transports.into_iter().map(|it| self.transport(it)).collect();
-        let renewal = self.can_renew.then(|| Arc::new(self.clone()) as Arc<dyn Renewal>);
-        Ok(Bound { transports, renewal, ..bound })
+        let mut bound = self.net.bind(sites, services, options)?;
+        for half in &mut bound.halves {
+            let transports = std::mem::take(&mut half.transports);
+            half.transports = transports.into_iter().map(|it| self.transport(it)).collect();
+            half.renewal = self.can_renew.then(|| Arc::new(self.clone()) as Arc<dyn Renewal>);
+        }
+        Ok(bound)
     }
 }
 

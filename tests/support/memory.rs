@@ -9,8 +9,8 @@ use bytes::Bytes;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, Armed, BindOptions, Binding, Bound, CallToken, ClientTransport, Closing, Delivery,
-    Dial, DialOptions, Limits, Message, NewConnection, Replies, ReplySink, RequestSink,
+    Acceptor, Armed, BindOptions, Binding, Bound, BoundHalf, CallToken, ClientTransport, Closing,
+    Delivery, Dial, DialOptions, Limits, Message, NewConnection, Replies, ReplySink, RequestSink,
     ServerTransport, SlotId, WindDown,
 };
 use farcall_core::{
@@ -145,8 +145,7 @@ impl Binding for Memory {
         link.state().sites.extend_from_slice(sites);
         let server = Server { answers: Answers { link, reserved: HashMap::new() } };
         Ok(Bound {
-            transports: vec![Box::new(server)],
-            renewal: None,
+            halves: vec![BoundHalf { transports: vec![Box::new(server)], renewal: None }],
             acceptor: Box::new(NoAcceptor),
             address: "memory".into(),
         })

@@ -114,7 +114,11 @@ impl Server {
         let stop = Arc::new(AtomicBool::new(false));
         let sleeps = Arc::new(AtomicUsize::new(0));
         let start = |site: &Site| {
-            let transports = bounds.iter_mut().map(|bound| bound.transports.remove(0)).collect();
+            let transports = bounds
+                .iter_mut()
+                .flat_map(|it| &mut it.halves)
+                .map(|it| it.transports.remove(0))
+                .collect();
             let thread = serve(site.clone(), transports, Arc::clone(&stop), Arc::clone(&sleeps));
             (thread, site.clone())
         };

@@ -15,7 +15,7 @@ use crate::metrics::{MethodTable, Metrics, ThreadCounters};
 use crate::service::{Service, ServiceDescription};
 use crate::site::Site;
 use crate::transport::{
-    BindOptions, BindTls, Binding, Bound, ParseAddress, ServerAddress, ToAddress,
+    BindOptions, BindTls, Binding, Bound, BoundHalf, ParseAddress, ServerAddress, ToAddress,
 };
 use core::fmt;
 use core::time::Duration;
@@ -403,10 +403,12 @@ impl ServerBuilder {
             });
         }
         for one in bound {
-            assert_eq!(one.transports.len(), sites.len(), "a binding has one transport per site");
-            for (thread, transport) in threads.iter_mut().zip(one.transports) {
-                thread.transports.push(transport);
-                thread.renewals.push(one.renewal.clone());
+            for BoundHalf { transports, renewal } in one.halves {
+                assert_eq!(transports.len(), sites.len(), "a binding has one transport per site");
+                for (thread, transport) in threads.iter_mut().zip(transports) {
+                    thread.transports.push(transport);
+                    thread.renewals.push(renewal.clone());
+                }
             }
             listeners.acceptors.push(one.acceptor);
             listeners.addresses.push(one.address);

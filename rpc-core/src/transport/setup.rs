@@ -174,13 +174,19 @@ impl Default for BindOptions {
     }
 }
 
-/// An address that is listened at, before the server's threads run.
-pub struct Bound {
+/// What serves an address in one way: for an address that is served by one backend, all there is.
+pub struct BoundHalf {
     /// One per server thread, in the order of the sites.
     pub transports: Vec<Box<dyn ServerTransport>>,
     /// Makes the transport of a thread that panicked, or lost the transport's device, once more. `None`: a thread that panics ends, and
     /// one without the device serves nobody there.
     pub renewal: Option<Arc<dyn Renewal>>,
+}
+
+/// An address that is listened at, before the server's threads run.
+pub struct Bound {
+    /// The ways in which it is served; each thread has all of them.
+    pub halves: Vec<BoundHalf>,
     /// Accepts clients.
     pub acceptor: Box<dyn Acceptor>,
     /// The address as it was given, with the parts that the system chose.

@@ -11,7 +11,7 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::site::{self, EventChannel, SiteResource};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Acceptor, Armed, BindOptions, Binding, Bound, CallToken, ClientEvent, ClientId,
+    Acceptor, Armed, BindOptions, Binding, Bound, BoundHalf, CallToken, ClientEvent, ClientId,
     ClientTransport, Closing, Delivery, Dial, DialOptions, Limits, Message, NewConnection, Replies,
     ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
 };
@@ -322,7 +322,8 @@ impl Binding for Loopback {
             sites.iter().map(|site| Box::new(self.listen(site)) as Box<dyn ServerTransport>);
         let transports = transports.collect();
         let acceptor = Box::new(Listening(self.shared.clone()));
-        Ok(Bound { transports, renewal: None, acceptor, address: self.name.into() })
+        let halves = vec![BoundHalf { transports, renewal: None }];
+        Ok(Bound { halves, acceptor, address: self.name.into() })
     }
 }
 

@@ -59,6 +59,11 @@ impl Address {
         &self.options.config
     }
 
+    /// The backends that a server offers there, each with what it is ready to give. A client uses the first.
+    pub fn offered(&self) -> impl Iterator<Item = (&'static dyn Backend, &Config)> {
+        self.options.offered()
+    }
+
     /// The same address with a backend that is in no registry.
     #[cfg(test)]
     pub(crate) fn with_backend(self, backend: &'static dyn Backend) -> Address {

@@ -1,6 +1,7 @@
 //! The options of an address: those of all addresses, those of one backend, those of one scheme.
 
 use std::fmt;
+use std::iter;
 use std::time::Duration;
 
 use super::AddressError;
@@ -121,10 +122,12 @@ pub fn runs_on_stream(backend: &dyn Backend) -> bool {
 /// The options that addresses of all schemes have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressOptions {
-    /// The backend that carries the calls.
+    /// The backend that carries the calls, and what this end is ready to give.
     pub backend: &'static dyn Backend,
     /// What this end is ready to give.
     pub config: Config,
+    /// The other backends that a server offers there.
+    pub further: Vec<(&'static dyn Backend, Config)>,
 }
 
 impl AddressOptions {
@@ -168,12 +171,39 @@ impl AddressOptions {
             return Err(AddressError::Repeated { key: pairs[at].0.to_owned() });
         }
         let given = |key: &str| pairs.iter().find(|(seen, _)| *seen == key).map(|pair| pair.1);
-        let backend = match given("backend") {
-            None => carrier.default_backend(),
-            Some(name) => registry::find(name)
-                .ok_or_else(|| AddressError::UnknownBackend { backend: name.to_owned() })?,
+        let backends = match given("backend") {
+            None => vec![carrier.default_backend()],
+            Some(names) => find_all(names)?,
         };
-        carrier.check(backend)?;
+        let mut offered = Vec::new();
+        for &backend in &backends {
+            carrier.check(backend)?;
+            let others = |key: &str| {
+                let mut others = backends.iter().filter(|other| **other != backend);
+                !has_option(backend, key) && others.any(|other| has_option(*other, key))
+            };
+            let own_pairs: Vec<_> = pairs.iter().filter(|(key, _)| !others(key)).copied().collect();
+            // Once: what the scheme has of its own is not the backend's.
+            let is_first = offered.is_empty();
+            let take_own = |key: &str, value: &str| match is_first {
+                true => take_own(key, value),
+                false => Ok(()),
+            };
+            let config = AddressOptions::config(&own_pairs, (carrier, backend), own, take_own)?;
+            offered.push((backend, config));
+        }
+        let (backend, config) = offered.remove(0);
+        Ok(AddressOptions { backend, config, further: offered })
+    }
+
+    /// What these options say of one backend.
+    fn config(
+        pairs: &[(&str, &str)],
+        (carrier, backend): (Carrier, &'static dyn Backend),
+        own: &[&'static str],
+        mut take_own: impl FnMut(&str, &str) -> Result<(), AddressError>,
+    ) -> Result<Config, AddressError> {
+        let given = |key: &str| pairs.iter().find(|(seen, _)| *seen == key).map(|pair| pair.1);
         let mut config = carrier.usual(backend);
         for &(key, value) in pairs {
             match key {
@@ -218,16 +248,45 @@ impl AddressOptions {
                 parse_in("memory", value, least, 8 * MAX_MESSAGE_BYTES)?
             }
         };
-        Ok(AddressOptions { backend, config })
+        Ok(config)
     }
 
-    /// Writes the options of an address whose scheme gives `carrier`, each after a `&`, but not the backend, nor what is as usual.
+    /// The backends that a server offers there, each with what it is ready to give. The first is the one that a client uses.
+    pub fn offered(&self) -> impl Iterator<Item = (&'static dyn Backend, &Config)> {
+        let further = self.further.iter().map(|(backend, config)| (*backend, config));
+        iter::once((self.backend, &self.config)).chain(further)
+    }
+
+    /// Writes the backends, and then the options of an address whose scheme gives `carrier`, each after a `&`, but not what is as usual.
     ///
     /// # Errors
     /// Those of the formatter.
     pub fn write(&self, carrier: Carrier, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.config.write_options(&carrier.usual(self.backend), f)
+        f.write_str(self.backend.name())?;
+        self.further.iter().try_for_each(|(backend, _)| write!(f, ",{}", backend.name()))?;
+        self.config.write_options(&carrier.usual(self.backend), f)?;
+        self.further.iter().try_for_each(|(_, config)| config.options.write(f))
     }
+}
+
+/// The backends of these names, which commas separate.
+fn find_all(names: &str) -> Result<Vec<&'static dyn Backend>, AddressError> {
+    let mut found: Vec<&dyn Backend> = Vec::new();
+    for name in names.split(',') {
+        let unknown = || AddressError::UnknownBackend { backend: name.to_owned() };
+        let backend = registry::find(name).ok_or_else(unknown)?;
+        if found.contains(&backend) {
+            let expected = "each backend once".to_owned();
+            return Err(AddressError::bad_value("backend", names, expected));
+        }
+        found.push(backend);
+    }
+    Ok(found)
+}
+
+/// The backend has an option of this name.
+fn has_option(backend: &dyn Backend, key: &str) -> bool {
+    backend.options().iter().any(|spec| spec.name == key)
 }
 
 /// An option that is neither every address's nor the scheme's own.
@@ -245,7 +304,7 @@ fn read_backend_option(
         config.options.set(spec, value);
         return Ok(());
     }
-    let has = |other: &&&dyn Backend| other.options().iter().any(|spec| spec.name == key);
+    let has = |other: &&&dyn Backend| has_option(**other, key);
     let theirs: Vec<_> = registry::ALL.iter().filter(has).map(|other| other.name()).collect();
     if !theirs.is_empty() {
         let (key, backend) = (key.to_owned(), backend.name());

@@ -73,18 +73,19 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = self.place.scheme();
-        write!(f, "{scheme}://{}?backend={}", self.name, self.backend().name())?;
+        write!(f, "{scheme}://{}?", self.name)?;
         if let Place::Rdma(NetworkPlace { device, .. }) = &self.place {
             if let Some(name) = &device.name {
-                write!(f, "&device={name}")?;
+                write!(f, "device={name}&")?;
             }
             if let Some(index) = device.gid_index {
-                write!(f, "&gid_index={index}")?;
+                write!(f, "gid_index={index}&")?;
             }
             if let Some(port) = device.ib_port {
-                write!(f, "&ib_port={port}")?;
+                write!(f, "ib_port={port}&")?;
             }
         }
+        f.write_str("backend=")?;
         self.options.write(carrier(scheme), f)
     }
 }

@@ -20,7 +20,7 @@ use farcall_core::transport::{Acceptor, BindTls};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::admission::Admission;
+use super::admission::{Admission, Admitted};
 use super::deadline_stream::{DeadlineStream, StreamError};
 use super::handshakes::{Handshakes, Running};
 use super::liveness::{LivenessSocket, OnPeerGone};
@@ -28,9 +28,7 @@ use super::nonce;
 use super::socket::{Listener, Liveness, Socket};
 use super::waiting::{self, Waiting};
 use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream, bounded, deadline_in};
-use crate::handshake::{
-    FrameError, Greeting, Hello, Reject, ServerHandshake, ServerStep, begins_as_frame,
-};
+use crate::handshake::{FrameError, Hello, Reject, ServerHandshake, ServerStep, begins_as_frame};
 use crate::tls;
 
 /// How long to wait for a file descriptor, or memory, to come back, or after a panic.
@@ -118,10 +116,11 @@ impl Acceptance {
         };
         running.set_heard();
         let identity = handshake.identity();
-        let (greeting, accepted) = match self.admit(&stream, (&hello, identity.as_ref())) {
+        let admitted = match self.admit(&stream, (&hello, identity.as_ref())) {
             Ok(admitted) => admitted,
             Err(reject) => return self.refuse(&mut stream, reject),
         };
+        let Admitted { greeting, accepted, noticed_by } = admitted;
         let Accepted { withdraw, on_disconnect, take_stream, .. } = accepted;
         // From here on, the client lets the server wait: also one that does not read its answer.
         running.set_answered(Instant::now());
@@ -130,7 +129,7 @@ impl Acceptance {
             // Also when the server has begun to end meanwhile: the client may have calls under way, which its thread ends.
             Ok(ServerStep::Ready) => match take_stream {
                 Some(take) => self.hand_over(stream, take, withdraw),
-                None => self.watch(stream.into_socket(), withdraw, &on_disconnect),
+                None => self.watch(stream.into_socket(), (withdraw, noticed_by), &on_disconnect),
             },
             other => {
                 self.count_left(running, RefusalReason::Unfinished);
@@ -234,8 +233,12 @@ impl Acceptance {
     }
 
     /// Withdraws the client when its process or machine is gone, and lets it notice when its server thread drops it.
-    fn watch(&self, socket: Box<dyn Socket>, withdraw: OnPeerGone, on_disconnect: &OnDisconnect) {
-        let noticed_by = self.admission.death_notice().server;
+    fn watch(
+        &self,
+        socket: Box<dyn Socket>,
+        (withdraw, noticed_by): (OnPeerGone, NoticedBy),
+        on_disconnect: &OnDisconnect,
+    ) {
         let watched = match socket.watch_liveness(self.admission.silence()) {
             Ok(Liveness::IfDeviceIsSilent) if noticed_by == NoticedBy::Device => return,
             Ok(_) => LivenessSocket::hold(socket, withdraw),
@@ -254,7 +257,7 @@ impl Acceptance {
         &self,
         stream: &DeadlineStream,
         hello: (&Hello, Option<&Identity>),
-    ) -> Result<(Greeting, Accepted), Reject> {
+    ) -> Result<Admitted, Reject> {
         self.admission.admit(hello, (stream.source(), ROOM_WAIT), || {
             if !self.is_open() {
                 return Err(Reject::ShuttingDown);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use farcall_core::metrics::{RefusalReason, Refusals};
+use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::ClientInfo;
@@ -12,7 +13,7 @@ use farcall_core::{Authentication, Identity};
 
 use super::server_halves::Intakes;
 use crate::contract::{
-    Accepted, Backend, DeathNotice, NewClient, SetupError, SharedSlices, Source,
+    Accepted, Backend, Config, DeathNotice, NewClient, NoticedBy, SetupError, SharedSlices, Source,
 };
 use crate::handshake::{Greeting, Hello, Offer, Offered, Reject, TimeTold, Welcome};
 
@@ -20,26 +21,59 @@ use crate::handshake::{Greeting, Hello, Offer, Offered, Reject, TimeTold, Welcom
 #[derive(Debug)]
 pub struct Admission {
     offer: Offer,
-    death_notice: DeathNotice,
-    intakes: Arc<Intakes>,
+    /// In the order of the offer's.
+    backends: Vec<Served>,
     next: AtomicUsize,
+    silence: Duration,
     slices: Option<SharedSlices>,
     refusals: Arc<Refusals>,
 }
 
+/// A backend that a server offers.
+#[derive(Debug)]
+struct Served {
+    death_notice: DeathNotice,
+    intakes: Arc<Intakes>,
+}
+
+/// A client that was let in.
+#[derive(Debug)]
+pub struct Admitted {
+    /// The answer to it.
+    pub greeting: Greeting,
+    /// The server's end.
+    pub accepted: Accepted,
+    /// What tells the server that the client's process has died.
+    pub noticed_by: NoticedBy,
+}
+
 impl Admission {
-    /// The admission of a server over this backend, with the intakes of its threads. `site` is that of a server thread.
+    /// The admission of a server of these services over these backends, with their configurations and the intakes of the server's
+    /// threads. `site` is that of a server thread.
     pub fn new(
-        backend: &dyn Backend,
-        offer: Offer,
-        intakes: Arc<Intakes>,
+        backends: Vec<(&'static dyn Backend, &Config, Arc<Intakes>)>,
+        services: &[&'static ServiceDescription],
         site: &Site,
     ) -> Admission {
-        let death_notice = backend.death_notice();
+        let named = backends.iter().map(|(backend, config, _)| (backend.name(), (*config).clone()));
+        let offer = Offer::new(named.collect(), services);
         // What does not go together was refused when the halves were made.
-        let slices = backend.shared_slices(offer.config()).unwrap_or_default();
+        let slices = |(backend, config): (&dyn Backend, &Config)| {
+            backend.shared_slices(config).unwrap_or_default()
+        };
+        let slices = backends.iter().find_map(|(backend, config, _)| slices((*backend, config)));
+        let silence = backends.first().map_or(Duration::ZERO, |(_, config, _)| config.silence);
+        let served = |(backend, _, intakes): (&'static dyn Backend, &Config, Arc<Intakes>)| {
+            Served { death_notice: backend.death_notice(), intakes }
+        };
         let refusals = Arc::clone(site.refusals());
-        Admission { offer, death_notice, intakes, next: AtomicUsize::new(0), slices, refusals }
+        let backends = backends.into_iter().map(served).collect();
+        Admission { offer, backends, next: AtomicUsize::new(0), silence, slices, refusals }
+    }
+
+    /// The same to clients that prove who they are, if there is an authentication.
+    pub fn with_authentication(self, authentication: Option<Authentication>) -> Admission {
+        Admission { offer: self.offer.with_authentication(authentication), ..self }
     }
 
     /// The time for another server that shares this one's slices. `now` is that of the server threads' clock.
@@ -61,11 +95,6 @@ impl Admission {
         }
     }
 
-    /// How the server's ends notice that a client's process has died.
-    pub(crate) fn death_notice(&self) -> DeathNotice {
-        self.death_notice
-    }
-
     /// What clients are to prove before they are let in.
     pub fn authentication(&self) -> Option<&Authentication> {
         self.offer.authentication()
@@ -73,7 +102,7 @@ impl Admission {
 
     /// How long a client's machine may stay silent before it is declared dead.
     pub fn silence(&self) -> Duration {
-        self.offer.config().silence
+        self.silence
     }
 
     /// Counts a peer that is refused.
@@ -91,7 +120,7 @@ impl Admission {
         (hello, identity): (&Hello, Option<&Identity>),
         source: (Source, Duration),
         time_left: impl FnOnce() -> Result<Duration, Reject>,
-    ) -> Result<(Greeting, Accepted), Reject> {
+    ) -> Result<Admitted, Reject> {
         self.try_admit((hello, identity), source, time_left).map_err(|Refused(reason, reject)| {
             self.count_refusal(reason);
             reject
@@ -103,17 +132,18 @@ impl Admission {
         (hello, identity): (&Hello, Option<&Identity>),
         (source, wait): (Source, Duration),
         time_left: impl FnOnce() -> Result<Duration, Reject>,
-    ) -> Result<(Greeting, Accepted), Refused> {
-        let Offered { terms, differing, services } = self.offer.check(hello)?;
+    ) -> Result<Admitted, Refused> {
+        let Offered { backend, terms, differing, services } = self.offer.check(hello)?;
         let info = ClientInfo { identity: identity.cloned(), services, connection: None };
         let refuse = |reason, told| Err(Refused(reason, Reject::Refused { reason: told }));
         let timeout = time_left()?;
         // Round robin; a thread that is full or has no device passes its turn on. If all are, the first that can makes room.
         let mut last = (RefusalReason::Full, String::new());
-        let turns = self.intakes.threads();
+        let Served { death_notice, intakes } = &self.backends[backend];
+        let turns = intakes.threads();
         for attempt in 0..2 * turns {
             let turn = self.next.fetch_add(1, Ordering::Relaxed) % turns;
-            let intake = self.intakes.of(turn);
+            let intake = intakes.of(turn);
             if attempt >= turns && !intake.make_room(source, wait.min(timeout)) {
                 continue;
             }
@@ -122,7 +152,9 @@ impl Admission {
             match intake.accept(client) {
                 Ok(accepted) => {
                     let welcome = Welcome { terms, setup: accepted.setup.clone() };
-                    return Ok((Greeting { differing, welcome }, accepted));
+                    let greeting = Greeting { differing, welcome };
+                    let noticed_by = death_notice.server;
+                    return Ok(Admitted { greeting, accepted, noticed_by });
                 }
                 Err(SetupError::Full(told)) => last = (RefusalReason::Full, told),
                 Err(SetupError::SourceFull(told)) => last = (RefusalReason::SourceFull, told),

@@ -8,7 +8,7 @@ use farcall_core::error::BindError;
 use farcall_core::home;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
-use farcall_core::transport::{BindOptions, BindTls, Binding, Bound};
+use farcall_core::transport::{BindOptions, BindTls, Binding, Bound, BoundHalf};
 use farcall_verbs::PeerCredentials;
 use rustix::io::Errno;
 
@@ -19,11 +19,10 @@ use super::device;
 use super::dial::NO_TLS_ON_THIS_MACHINE;
 use super::follow_time::{self, AcceptingInSharedTime};
 use super::renewal::AtAddress;
-use super::server_halves::{ServerHalves, bind_error, check_services};
+use super::server_halves::{ServerHalves, bind_error, check_services, places};
 use super::socket::resolve::ResolveError;
 use super::socket::{Listener, tcp, unix};
 use crate::address::{Address, NetworkPlace, Place};
-use crate::handshake::Offer;
 use crate::tls::{self, Failure};
 
 impl Binding for Address {
@@ -51,35 +50,46 @@ impl Binding for Address {
         for (site, device) in sites.iter().zip(&devices) {
             device::count_refusals(device.as_ref(), site);
         }
-        let threads = sites.iter().zip(devices.iter().map(device::fabric));
-        let of = (self.backend(), self.config());
         let refused = |error| bind_error(&address, error);
-        let slices = self.backend().shared_slices(self.config()).map_err(refused)?;
+        let shared = self.offered().map(|(backend, config)| backend.shared_slices(config));
+        let shared = shared.collect::<Result<Vec<_>, _>>().map_err(refused)?;
+        let slices = shared.into_iter().flatten().next();
         let follower = follow_time::follower(self, slices.as_ref()).map_err(refused)?;
         let clock = follower.as_ref().map(|(_, follower)| follower.clock());
-        let ServerHalves { transports, intakes } =
-            ServerHalves::make(&address, of, threads, options.into(), clock)?;
-        let offer = Offer::new(self.backend().name(), services, self.config().clone())
-            .with_authentication(options.authentication.clone());
         if options.tls.is_some() && follower.is_some() {
             let what = "slices_of cannot name another server where clients speak TLS: servers ask each other for the time \
                         without; leave one of the two away";
             return Err(BindError::Unsupported { address, what: what.into() });
         }
-        let renewal = AtAddress {
-            address: self.clone(),
-            text: address.clone(),
-            intakes: Arc::clone(&intakes),
-            most_clients: options.into(),
-            clock: clock.cloned(),
-        };
-        let admission = Admission::new(self.backend(), offer, intakes, &sites[0]);
+        let places = places(sites, self.config(), options.into());
+        let (mut halves, mut backends) = (Vec::new(), Vec::new());
+        for (backend, config) in self.offered() {
+            let fabrics = devices.iter().map(device::fabric);
+            let threads = sites.iter().zip(fabrics).zip(&places);
+            let threads = threads.map(|((site, fabric), places)| (site, fabric, places));
+            let ServerHalves { transports, intakes } =
+                ServerHalves::make(&address, (backend, config), threads, options.into(), clock)?;
+            let renewal = AtAddress {
+                address: self.clone(),
+                backend,
+                config: config.clone(),
+                places: places.clone(),
+                text: address.clone(),
+                intakes: Arc::clone(&intakes),
+                most_clients: options.into(),
+                clock: clock.cloned(),
+            };
+            halves.push(BoundHalf { transports, renewal: Some(Arc::new(renewal)) });
+            backends.push((backend, config, intakes));
+        }
+        let admission = Admission::new(backends, services, &sites[0])
+            .with_authentication(options.authentication.clone());
         let (timeout, tls) = (options.handshake_timeout, options.tls.clone());
         let acceptor =
             Accepting::start(listener, (admission, tls), (timeout, &sites[0]), &address)?;
         let acceptor = AcceptingInSharedTime::start(acceptor, follower, &sites[0])
             .map_err(follow_time::no_thread(&address))?;
-        Ok(Bound { transports, renewal: Some(Arc::new(renewal)), acceptor, address })
+        Ok(Bound { halves, acceptor, address })
     }
 }
 

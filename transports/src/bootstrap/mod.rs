@@ -24,10 +24,10 @@ mod socket;
 mod tests;
 mod waiting;
 
-pub use admission::Admission;
+pub use admission::{Admission, Admitted};
 pub use attempt::{Attempt, hello};
 pub use device::DeviceError;
 pub use liveness::OnPeerGone;
 pub use liveness_layer::end_with_peer;
-pub use server_halves::{Intakes, MostClients, ServerHalves, check_services};
+pub use server_halves::{Intakes, MostClients, ServerHalves, check_services, places};
 pub use shared_time::{ASK_EVERY, ClockSample, Follower};

@@ -9,12 +9,18 @@ use farcall_core::transport::{Renewal, ServerTransport};
 use super::device;
 use super::server_halves::{Intakes, MostClients, serve};
 use crate::address::Address;
-use crate::contract::{Placement, ServerHalf, SharedClock, ThreadOf};
+use crate::contract::{
+    Backend, Config, Placement, ServerHalf, SharedClock, ThreadOf, ThreadPlaces,
+};
 
-/// What the transports of an address are made of.
+/// What the transports of an address are made of that one backend has.
 #[derive(Debug)]
 pub(super) struct AtAddress {
     pub(super) address: Address,
+    pub(super) backend: &'static dyn Backend,
+    pub(super) config: Config,
+    /// Those of each thread.
+    pub(super) places: Vec<Arc<ThreadPlaces>>,
     /// The address with the port that the system chose, for errors.
     pub(super) text: String,
     pub(super) intakes: Arc<Intakes>,
@@ -26,7 +32,8 @@ pub(super) struct AtAddress {
 impl Renewal for AtAddress {
     /// Opens the device once more: what the thread had of it may be what failed.
     fn renew(&self, thread: usize, site: &Site) -> Result<Box<dyn ServerTransport>, BindError> {
-        let AtAddress { address, text, intakes, most_clients, clock } = self;
+        let AtAddress { address, backend, config, places, text, intakes, most_clients, clock } =
+            self;
         let mut devices = address
             .open_devices(1)
             .map_err(|error| BindError::Device { address: text.clone(), cause: error.into() })?;
@@ -36,10 +43,11 @@ impl Renewal for AtAddress {
         let placement = Placement {
             thread: of,
             clock: clock.as_ref(),
+            places: places.get(thread),
             ..Placement::new(site, device::fabric(&device))
         };
         let ServerHalf { transport, intake } =
-            serve(text, (address.backend(), address.config()), &placement, *most_clients)?;
+            serve(text, (*backend, config), &placement, *most_clients)?;
         intakes.replace(thread, intake);
         Ok(transport)
     }

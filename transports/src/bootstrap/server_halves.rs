@@ -9,8 +9,8 @@ use farcall_core::site::Site;
 use farcall_core::transport::{BindOptions, ServerTransport};
 
 use crate::contract::{
-    Accepted, Backend, Config, Fabric, Intake, NewClient, Placement, ServerHalf, SetupError,
-    SharedClock, Source, ThreadOf,
+    Accepted, Backend, ClientLimits, Config, Fabric, Intake, NewClient, Placement, ServerHalf,
+    SetupError, SharedClock, Source, ThreadOf, ThreadPlaces,
 };
 
 /// Most server threads of one address.
@@ -86,23 +86,24 @@ impl Intake for WithoutDevice {
 }
 
 impl ServerHalves {
-    /// A half for each server thread, which has a site and a fabric; together for at most so many clients. `clock` is that of the server
-    /// whose slices this one shares, if it does.
+    /// A half for each server thread, which has a site, a fabric and places; together for at most so many clients. `clock` is that of the
+    /// server whose slices this one shares, if it does.
     ///
     /// # Errors
     /// [`BindError::Unsupported`] and [`BindError::Device`], which name the address.
     pub fn make<'a>(
         address: &str,
         (backend, config): (&dyn Backend, &Config),
-        threads: impl ExactSizeIterator<Item = (&'a Site, Fabric<'a>)>,
+        threads: impl ExactSizeIterator<Item = (&'a Site, Fabric<'a>, &'a Arc<ThreadPlaces>)>,
         most: MostClients,
         clock: Option<&SharedClock>,
     ) -> Result<ServerHalves, BindError> {
         let (mut transports, mut intakes) = (Vec::new(), Vec::new());
         let count = threads.len() as u32;
-        for (number, (site, fabric)) in (0..).zip(threads) {
+        for (number, (site, fabric, places)) in (0..).zip(threads) {
             let thread = ThreadOf { number, threads: count };
-            let placement = Placement { thread, clock, ..Placement::new(site, fabric) };
+            let places = Some(places);
+            let placement = Placement { thread, clock, places, ..Placement::new(site, fabric) };
             let ServerHalf { transport, intake } =
                 serve(address, (backend, config), &placement, most)?;
             transports.push(transport);
@@ -119,14 +120,28 @@ pub(super) fn serve(
     at: &Placement<'_>,
     most: MostClients,
 ) -> Result<ServerHalf, BindError> {
-    let ThreadOf { number, threads } = at.thread;
-    let (number, threads) = (number as usize, threads as usize);
-    // Together exactly as many as asked for.
+    let (config, max_clients) = share(config, at.thread, most);
+    backend.serve(at, &config, max_clients).map_err(|error| bind_error(address, error))
+}
+
+/// What one of the threads is configured with, and its part of the clients: together exactly as many as asked for.
+fn share(config: &Config, of: ThreadOf, most: MostClients) -> (Config, usize) {
+    let (number, threads) = (of.number as usize, of.threads as usize);
     let share = |most: usize| most / threads + usize::from(number < most % threads);
     let mut config = config.clone();
     config.max_clients_per_source = share(config.max_clients_per_source as usize) as u32;
     config.max_clients_per_identity = u32::try_from(share(most.of_identity)).unwrap_or(u32::MAX);
-    backend.serve(at, &config, share(most.all)).map_err(|error| bind_error(address, error))
+    (config, share(most.all))
+}
+
+/// The places of the clients of each of these threads, whichever backends they come over.
+pub fn places(sites: &[Site], config: &Config, most: MostClients) -> Vec<Arc<ThreadPlaces>> {
+    let threads = sites.len() as u32;
+    let places = |(number, site)| {
+        let (config, max_clients) = share(config, ThreadOf { number, threads }, most);
+        ThreadPlaces::new(site, ClientLimits::new(&config, max_clients))
+    };
+    (0..).zip(sites).map(places).collect()
 }
 
 /// Why a server cannot listen at this address.

@@ -12,6 +12,8 @@ use crate::contract::{Config, Terms};
 /// What a server offers to one client.
 #[derive(Debug)]
 pub struct Offered {
+    /// The backend that the client has named, by its place among the server's.
+    pub backend: usize,
     /// What holds for the connection.
     pub terms: Terms,
     /// All services that the client has named, if its declaration of one differs.
@@ -24,20 +26,19 @@ pub struct Offered {
 /// What a server offers, and checks each hello against.
 #[derive(Debug)]
 pub struct Offer {
-    backend: &'static str,
+    /// The names of backends, with the limits of this end.
+    backends: Vec<(&'static str, Config)>,
     services: Vec<&'static ServiceDescription>,
-    config: Config,
     authentication: Option<Authentication>,
 }
 
 impl Offer {
-    /// A server of these services over the backend of that name.
+    /// A server of these services over the backends of those names.
     pub fn new(
-        backend: &'static str,
+        backends: Vec<(&'static str, Config)>,
         services: &[&'static ServiceDescription],
-        config: Config,
     ) -> Offer {
-        Offer { backend, services: services.to_vec(), config, authentication: None }
+        Offer { backends, services: services.to_vec(), authentication: None }
     }
 
     /// The same to clients that prove who they are, if there is an authentication.
@@ -50,26 +51,23 @@ impl Offer {
         self.authentication.as_ref()
     }
 
-    /// The limits of this end.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// The terms of the connection and what it may call.
     ///
     /// # Errors
     /// Why there can be none, for the client.
     pub fn check(&self, hello: &Hello) -> Result<Offered, Reject> {
-        if hello.backend != self.backend {
-            return Err(Reject::Backend { theirs: self.backend.to_owned() });
-        }
+        let backend = self.backends.iter().position(|(name, _)| *name == hello.backend);
+        let Some(backend) = backend else {
+            let names: Vec<_> = self.backends.iter().map(|(name, _)| *name).collect();
+            return Err(Reject::Backend { theirs: names.join(",") });
+        };
         let find = |name| self.services.iter().position(|service| service.name == name);
         let Some(named) = hello.services().map(find).collect::<Option<Vec<_>>>() else {
             let served = self.services.iter().map(|service| service.name.to_owned()).collect();
             return Err(Reject::Service { served });
         };
-        let terms = Terms::agree(&self.config, &hello.terms).ok_or_else(|| Reject::Malformed {
-            what: format!("impossible terms {:?}", hello.terms),
+        let terms = Terms::agree(&self.backends[backend].1, &hello.terms).ok_or_else(|| {
+            Reject::Malformed { what: format!("impossible terms {:?}", hello.terms) }
         })?;
         let further = hello.further.iter().map(|further| further.fingerprint);
         let fingerprints = iter::once(hello.fingerprint).chain(further);
@@ -81,7 +79,7 @@ impl Offer {
         let is_limited = self.authentication.as_ref().is_some_and(Authentication::has_permits);
         let services =
             is_limited.then(|| (0..self.services.len()).map(|at| named.contains(&at)).collect());
-        Ok(Offered { terms, differing, services })
+        Ok(Offered { backend, terms, differing, services })
     }
 
     /// The services of these indices, each once.
@@ -111,7 +109,7 @@ mod tests {
 
     #[test]
     fn each_mismatch_is_its_own_rejection_but_other_methods_are_none() {
-        let offer = Offer::new("write_imm", &[&KV], Config::default());
+        let offer = Offer::new(vec![("write_imm", Config::default())], &[&KV]);
         let check = |change: fn(&mut Hello)| {
             let mut hello = hello();
             change(&mut hello);
@@ -142,7 +140,7 @@ mod tests {
     #[test]
     fn each_named_service_is_looked_for_and_compared() {
         let offer = |services: &[&'static ServiceDescription]| {
-            Offer::new("write_imm", services, Config::default())
+            Offer::new(vec![("write_imm", Config::default())], services)
         };
         let served = vec!["Kv".into()];
         let refused = offer(&[&KV]).check(&with_log(5)).unwrap_err();
@@ -164,7 +162,7 @@ mod tests {
         let anybody = Authentication::new();
         let some = anybody.clone().permit(|_, _| true);
         for (authentication, allowed) in [(anybody, None), (some, Some([true, false, true]))] {
-            let offer = Offer::new("write_imm", &[&LOG, &OTHER, &KV], Config::default())
+            let offer = Offer::new(vec![("write_imm", Config::default())], &[&LOG, &OTHER, &KV])
                 .with_authentication(Some(authentication));
             let services = offer.check(&with_log(5)).unwrap().services;
             assert_eq!(services.as_deref(), allowed.as_ref().map(|it| &it[..]));
@@ -173,4 +171,18 @@ mod tests {
 
     static OTHER: ServiceDescription =
         ServiceDescription { name: "Other", fingerprint: 1, methods: &[] };
+
+    #[test]
+    fn a_client_chooses_among_the_backends_and_has_the_terms_of_that_one() {
+        let small = Config { window: 4, ..Config::default() };
+        let backends = vec![("rfp", small), ("write_imm", Config::default())];
+        let offer = Offer::new(backends, &[&KV]);
+        let check = |backend: &str| {
+            let offered = offer.check(&Hello { backend: backend.into(), ..hello() });
+            offered.map(|offered| (offered.backend, offered.terms.window))
+        };
+        assert_eq!(check("rfp"), Ok((0, 4)));
+        assert_eq!(check("write_imm"), Ok((1, 8)));
+        assert_eq!(check("scale"), Err(Reject::Backend { theirs: "rfp,write_imm".into() }));
+    }
 }

@@ -13,11 +13,11 @@ use farcall_core::site::Site;
 
 use crate::bootstrap::accept::Accepting;
 use crate::bootstrap::socket::{Listener, Liveness, Socket};
-use crate::bootstrap::{Admission, MostClients, ServerHalves};
+use crate::bootstrap::{Admission, MostClients, ServerHalves, places};
 use crate::contract::{
     Accepted, Backend, Config, Fabric, Intake, NewClient, SetupError, Source, Terms,
 };
-use crate::handshake::{Frame, FrameReader, Hello, Offer, Reject};
+use crate::handshake::{Frame, FrameReader, Hello, Reject};
 use crate::tcp::Tcp;
 
 static SERVICE: ServiceDescription =
@@ -40,11 +40,12 @@ impl Intake for NoDevice {
 /// What a server at that site lets in: nobody.
 fn admission(site: &Site) -> Admission {
     let config = Config::default();
-    let threads = [(site, Fabric::Stream)].into_iter();
     let most = MostClients { all: 8, of_identity: 8 };
+    let places = places(std::slice::from_ref(site), &config, most);
+    let threads = [(site, Fabric::Stream, &places[0])].into_iter();
     let halves = ServerHalves::make("a test", (&Tcp, &config), threads, most, None).unwrap();
     halves.intakes.replace(0, Box::new(NoDevice));
-    Admission::new(&Tcp, Offer::new(Tcp.name(), &[&SERVICE], config), halves.intakes, site)
+    Admission::new(vec![(&Tcp, &config, halves.intakes)], &[&SERVICE], site)
 }
 
 #[test]
