@@ -44,6 +44,7 @@ const VALUES: &[&str] = &[
     "datagram",
     "tcp",
     "tcp2",
+    "datagram,write_imm,rfp",
     "0",
     "1",
     "65",
@@ -111,7 +112,8 @@ fn quotes_a_part(error: &AddressError, text: &str) -> bool {
     let is_quoted = |part: &str| message.contains(&format!("`{}`", shown(part)));
     let is_option = |option: &str| {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
-        is_quoted(key) || is_quoted(value) || message.contains(&format!("`{key}="))
+        let is_value_quoted = is_quoted(value) || value.split(',').any(is_quoted);
+        is_quoted(key) || is_value_quoted || message.contains(&format!("`{key}="))
     };
     [text, scheme, place].into_iter().any(is_quoted) || options.split('&').any(is_option)
 }

@@ -122,7 +122,7 @@ pub fn runs_on_stream(backend: &dyn Backend) -> bool {
 /// The options that addresses of all schemes have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressOptions {
-    /// The backend that carries the calls, and what this end is ready to give.
+    /// The backend that carries the calls.
     pub backend: &'static dyn Backend,
     /// What this end is ready to give.
     pub config: Config,
@@ -265,7 +265,13 @@ impl AddressOptions {
         f.write_str(self.backend.name())?;
         self.further.iter().try_for_each(|(backend, _)| write!(f, ",{}", backend.name()))?;
         self.config.write_options(&carrier.usual(self.backend), f)?;
-        self.further.iter().try_for_each(|(_, config)| config.options.write(f))
+        // Those that several backends have stand there once.
+        let mut written = vec![&self.config.options];
+        for (_, config) in &self.further {
+            config.options.write(f, &written)?;
+            written.push(&config.options);
+        }
+        Ok(())
     }
 }
 
@@ -342,6 +348,6 @@ impl Config {
                 write!(f, "&{key}={}ms", value.as_millis())?;
             }
         }
-        self.options.write(f)
+        self.options.write(f, &[])
     }
 }

@@ -271,4 +271,25 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn an_address_may_offer_several_backends_each_with_its_own_options() {
+        let text = "shm://kv?backend=write_imm,scale,rfp&window=8&group=4&responses=fetched";
+        let address = parse(text).unwrap();
+        let offered: Vec<_> = address.offered().collect();
+        assert_eq!(
+            offered.iter().map(|it| it.0.name()).collect::<Vec<_>>(),
+            ["write_imm", "scale", "rfp"]
+        );
+        assert!(offered.iter().all(|(_, config)| config.window == 8));
+        assert_eq!(offered[1].1.options.get("group"), Some("4"));
+        assert_eq!(offered[2].1.options.get("group"), None);
+        assert_ne!(offered[0].1.slot, offered[1].1.slot, "each as it is used to");
+        assert_eq!(address.to_string(), text);
+        assert_eq!(parse(&address.to_string()).unwrap(), address);
+        // The device is read once.
+        let text = "rdma://node:7?device=rxe0&backend=rfp,write_imm";
+        assert_eq!(parse(text).unwrap().to_string(), text);
+        assert!(parse("shm://kv?backend=rfp,").is_err());
+    }
 }

@@ -39,8 +39,14 @@ impl OptionValues {
         self.get(spec.name).and_then(parse).unwrap_or(default)
     }
 
-    /// Writes them as an address has them, each after a `&`.
-    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|(name, value)| write!(f, "&{name}={value}"))
+    /// Writes those that are not among others, as an address has them, each after a `&`.
+    pub(crate) fn write(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        others: &[&OptionValues],
+    ) -> fmt::Result {
+        let is_new = |name: &str| others.iter().all(|other| other.get(name).is_none());
+        let mut new = self.0.iter().filter(|(name, _)| is_new(name));
+        new.try_for_each(|(name, value)| write!(f, "&{name}={value}"))
     }
 }
