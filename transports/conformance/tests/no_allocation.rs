@@ -68,6 +68,9 @@ impl Steady for Handler {
 
 const WINDOW: usize = 32;
 
+/// More calls of 2 KiB than one read takes.
+const BURST: usize = 60;
+
 /// Calls one by one, then a window at a time.
 fn calls(client: &mut SteadyPollClient, rounds: u32) {
     for round in 0..rounds {
@@ -98,6 +101,19 @@ fn calls_beside(client: &mut SteadyPollClient, other: &mut SteadyPollClient, rou
         assert_eq!(client.small([mark; 32]), Ok([mark; 32]));
         assert_eq!(client.small([mark; 32]), Ok([mark; 32]));
         take_window(other, &mut window, mark);
+    }
+}
+
+/// So much at a time, at both ends, that a stream cuts messages where it will: what holds their pieces is in use from the beginning.
+fn burst(client: &mut SteadyPollClient) {
+    let mut long = client.start_long(20).expect("the window has room");
+    client.poll();
+    let mut crowd: Vec<_> =
+        (0..BURST).map(|_| client.start_medium(&[7; 2048]).expect("the window has room")).collect();
+    client.poll();
+    assert_eq!(take(client, &mut long), Ok(()));
+    for pending in &mut crowd {
+        assert_eq!(take(client, pending), Ok([7; 2048]));
     }
 }
 
@@ -209,6 +225,12 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     // When a message is late, calls take slots that no call has used before.
     let mut crowd: Vec<_> = (0..4 * WINDOW).map(|_| Some(client.small([0; 32]))).collect();
     runtime.block_on(all_of(&mut crowd, |answer| assert_eq!(answer, Ok([0; 32]))));
+    // As in `burst`, of the polling client.
+    for _ in 0..3 {
+        let mut crowd: Vec<_> = (0..BURST).map(|_| Some(client.medium(&[7; 2048]))).collect();
+        let _long = client.long(20);
+        runtime.block_on(all_of(&mut crowd, |answer| assert_eq!(answer, Ok([7; 2048]))));
+    }
     // A thread that blocks for the first time has its waker made. This one does, however busy the machine is.
     assert_eq!(client.long(100).wait(), Ok(()));
     all();
@@ -278,15 +300,17 @@ fn count_allocations(backend: &Backend, share: bool, options: &str) {
     let mut other = SteadyPollClient::from_connection(other.expect("connect"));
     let connection = Connection::connect(&address, SteadyPollClient::DESCRIPTION, &options);
     let mut client = SteadyPollClient::from_connection(connection.expect("connect"));
-    let mut all = || {
-        calls_beside(&mut client, &mut other, 400);
-        calls(&mut client, 400);
-        calls(&mut other, 400);
+    let all = |client: &mut _, other: &mut _| {
+        calls_beside(client, other, 400);
+        calls(client, 400);
+        calls(other, 400);
     };
-    all();
+    burst(&mut client);
+    burst(&mut other);
+    all(&mut client, &mut other);
     wait_for_others_to_sleep();
     let counted = Region::new(ALLOCATOR);
-    all();
+    all(&mut client, &mut other);
     let change = counted.change();
     let allocations = change.allocations + change.reallocations;
     assert_eq!(allocations, 0, "{name}: allocations of both ends in 42,000 calls");

@@ -91,6 +91,8 @@ impl Inbox {
     /// Keeps the beginning of a frame.
     fn keep<'b>(&mut self, bytes: &mut &'b [u8]) -> Next<'b> {
         self.partial.clear();
+        // Once for all frames: the longest may be cut next.
+        self.partial.reserve_exact(HEADER_BYTES + self.rules.max_whole);
         self.partial.extend_from_slice(bytes);
         (self.filled, self.needed) = (bytes.len(), HEADER_BYTES);
         *bytes = &[];

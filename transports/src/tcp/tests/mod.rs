@@ -204,3 +204,21 @@ fn a_device_is_refused_with_the_address_that_would_do() {
     assert!(refused.contains("tcp://HOST:PORT"), "{refused}");
     assert!(Tcp.check(&Fabric::Stream).is_ok());
 }
+
+/// One in many thousand frames is cut, at any byte; each end has memory for that at the first.
+#[test]
+fn frames_that_are_cut_take_memory_once() {
+    let terms = Terms { window: 4, slot: 4096, max_message: 1 << 20 };
+    let mut inbox = Inbox::new(Rules::new(&terms));
+    let mut memory = None;
+    for cut in 1..HEADER_BYTES + 900 {
+        let header = Header { kind: Kind::Whole, slot: 0, generation: 1, len: cut.max(900) };
+        let frame = [&header.to_bytes()[..], &vec![7; header.len]].concat();
+        let (mut front, mut rest) = frame.split_at(cut);
+        assert_eq!(inbox.next(&mut front), Ok(Next::Nothing));
+        assert!(matches!(inbox.next(&mut rest), Ok(Next::Assembled(_))));
+        let bytes = inbox.take_assembled();
+        assert_eq!(*memory.get_or_insert(bytes.as_ptr()), bytes.as_ptr(), "cut at {cut}");
+        inbox.give_back(bytes);
+    }
+}
