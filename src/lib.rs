@@ -51,7 +51,7 @@ pub use farcall_core::server::Drained;
 pub use farcall_core::shape::{self, Shape};
 pub use farcall_core::site::{self, Site};
 pub use farcall_core::time::{self, Progress};
-pub use farcall_core::transport::{DialOptions, ToAddress};
+pub use farcall_core::transport::{ConnectionId, DialOptions, Lane, ToAddress};
 pub use farcall_core::{
     Authentication, Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel,
     ChannelOptions, ClientQuota, Compatibility, ConnectError, Connecting, Connection,

@@ -7,7 +7,7 @@ use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{DialOptions, NewConnection};
+use farcall_core::transport::{ConnectionId, DialOptions, NewConnection};
 use farcall_transports::bootstrap::{self, Attempt};
 use farcall_transports::contract::{Answer, PendingClient, Placement, Stream};
 use farcall_transports::handshake::{Agreement, ClientHandshake, ClientStep, Welcome};
@@ -219,7 +219,7 @@ impl Dialling {
         admitted: Box<Admitted>,
         now: Instant,
     ) -> Result<Step, Ended> {
-        let Welcome { terms, setup } = &agreement.welcome;
+        let Welcome { terms, setup, .. } = &agreement.welcome;
         let answer = Answer { terms, setup, timeout: self.deadline - now };
         let confirmed = client.pending.confirm(&answer, now);
         match confirmed.map_err(|error| self.attempt().setup(error))? {
@@ -243,6 +243,7 @@ impl Dialling {
         let hello = bootstrap::hello(backend, config, self.service, &*pending);
         let handshake = ClientHandshake::new(hello, self.service)
             .carrying(&self.options.further)
+            .as_lane(bootstrap::lane(self.options.lane))
             .require(&self.options.require);
         self.attempt().check_services(&handshake)?;
         Ok(Client { pending, handshake })
@@ -271,7 +272,8 @@ impl Dialling {
         now: Instant,
     ) -> Result<NewConnection, ConnectError> {
         let attempt = self.attempt();
-        let Agreement { welcome: Welcome { terms, setup }, compatibility } = agreement;
+        let Agreement { welcome: Welcome { terms, setup, connection }, compatibility } = agreement;
+        let connection = connection.map(ConnectionId::new);
         let timeout = self.deadline - now;
         let take_stream = pending.take_stream();
         let client = pending
@@ -291,7 +293,7 @@ impl Dialling {
             }
             stream.waking = Some(waking);
             take(Stream::Custom(Box::new(stream)));
-            return Ok(NewConnection { transport: client, compatibility });
+            return Ok(NewConnection { transport: client, compatibility, connection });
         }
         let transport = bootstrap::end_with_peer(client, &self.site, |on_server_gone| {
             let liveness = &self.network.liveness;
@@ -300,7 +302,7 @@ impl Dialling {
                 None => Err(attempt.misbehaved("it does not take a client that is ready")),
             }
         })?;
-        Ok(NewConnection { transport, compatibility })
+        Ok(NewConnection { transport, compatibility, connection })
     }
 }
 

@@ -2,14 +2,17 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use farcall_core::error::BindError;
 use farcall_core::server::ServerThread;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{PollAt, Progress};
-use farcall_core::transport::{Acceptor, BindOptions, Binding, Bound, BoundHalf};
-use farcall_transports::bootstrap::{Admission, Follower, ServerHalves, check_services, places};
+use farcall_core::transport::{Acceptor, BindOptions, Binding, Bound, BoundHalf, ConnectionId};
+use farcall_transports::bootstrap::{
+    Admission, Follower, NewIds, ServerHalves, check_services, places,
+};
 use farcall_transports::contract::SharedSlices;
 use farcall_verbs::sim::{Actor, Next, Node, Turn};
 
@@ -116,7 +119,13 @@ impl Binding for RackBinding<'_> {
             halves.push(BoundHalf { transports: transports.collect(), renewal: None });
             backends.push((backend, config, intakes));
         }
-        let admission = Admission::new(backends, services, &sites[0]);
+        // Each run of a simulation has the same.
+        let next = AtomicU64::new(1);
+        let ids = NewIds::from(move || {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            Ok(ConnectionId::new(u128::from(number).to_le_bytes()))
+        });
+        let admission = Admission::new(backends, services, (places, ids), &sites[0]);
         let listening = Arc::new(Listening { life: life.clone(), admission });
         if !network.listen(address, &listening) {
             return Err(in_use());

@@ -58,7 +58,7 @@ fn carried(
 
 /// The parts of a channel, whether a thread or the caller drives it.
 fn parts(
-    NewConnection { transport, compatibility }: NewConnection,
+    NewConnection { transport, compatibility, .. }: NewConnection,
     site: &Site,
     services: &[&'static ServiceDescription],
     options: &ChannelOptions,

@@ -196,7 +196,7 @@ impl ChannelIo {
         let Link::Down { redial, dialling } = &mut self.link else { return progress };
         match dialling.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => {}
-            Some(Ok(Ok(NewConnection { transport, compatibility }))) => {
+            Some(Ok(Ok(NewConnection { transport, compatibility, .. }))) => {
                 self.driver.connected(transport.limits().window, compatibility);
                 self.link = Link::Up(transport);
                 tracing::info!(service = self.dialler.service.name, "connected again");

@@ -76,7 +76,7 @@ impl Connection {
         site: &Site,
         options: &ConnectionOptions,
     ) -> Connection {
-        let NewConnection { transport, compatibility } = dialled.into();
+        let NewConnection { transport, compatibility, .. } = dialled.into();
         let window = transport.limits().window;
         let mut connection = Connection {
             transport,

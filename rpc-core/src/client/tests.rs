@@ -82,7 +82,7 @@ fn a_call_that_the_server_lacks_is_not_sent() {
     let _server = net.listen(&site);
     let transport = Box::new(net.dial_end(&site).expect("a server listens"));
     let compatibility = Compatibility::of(&TEST, &[]).map(Box::new);
-    let dialled = NewConnection { transport, compatibility };
+    let dialled = NewConnection { transport, compatibility, connection: None };
     let mut client = Connection::new(dialled, &site, &ConnectionOptions::default());
     let started = client.start::<Echo, _>(&bytes(b"x")).err();
     let called = client.call::<Echo, _>(&bytes(b"x")).err();

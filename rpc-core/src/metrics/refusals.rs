@@ -42,6 +42,8 @@ reasons! {
     Backend = "backend",
     /// The client asked for a service that is not served.
     Service = "service",
+    /// The client wanted another lane of a connection that the server does not have, or that is not the client's.
+    UnknownConnection = "unknown_connection",
     /// The client's part of the handshake broke its rules.
     Malformed = "malformed",
     /// There was no room for another client.

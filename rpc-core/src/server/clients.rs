@@ -65,6 +65,8 @@ pub(super) struct Clients {
     /// Indices of connections that nothing has.
     free: Vec<u32>,
     by_id: HashMap<ConnectionId, u32>,
+    /// Lanes that are here, beyond one of each connection.
+    further_lanes: usize,
     /// Some client has had an identity.
     have_identities: bool,
     /// Some client has been one that may not call all services.
@@ -76,6 +78,11 @@ impl Clients {
     #[inline]
     pub(super) fn are_anonymous(&self) -> bool {
         !self.have_identities
+    }
+
+    /// Lanes that are here, beyond one of each connection.
+    pub(super) fn further_lanes(&self) -> usize {
+        self.further_lanes
     }
 
     #[inline]
@@ -162,8 +169,10 @@ impl Clients {
             index
         });
         let connection = self.at_mut(index);
+        let is_further = connection.present > 0;
         connection.present += 1;
         connection.lanes += 1;
+        self.further_lanes += usize::from(is_further);
         let lane = Lane { generation: client.id.generation, connection: index, has_left: false };
         let before = core::mem::replace(self.lane_at(client), lane);
         self.release(before);
@@ -209,7 +218,9 @@ impl Clients {
         }
         let connection = self.at_mut(lane.connection);
         connection.present -= 1;
-        if connection.present == 0 {
+        if connection.present > 0 {
+            self.further_lanes -= 1;
+        } else {
             connection.identity = None;
             if let Some(id) = connection.id.take() {
                 self.by_id.remove(&id);
@@ -294,11 +305,13 @@ mod tests {
         let index = join(&mut clients, first, lane_of(ID));
         assert_eq!(join(&mut clients, second, lane_of(ID)), index);
         assert_ne!(join(&mut clients, other, lane_of(ConnectionId::new([8; 16]))), index);
+        assert_eq!(clients.further_lanes(), 1);
         clients.leave(first);
         clients.leave(first);
         assert_eq!(join(&mut clients, client(0, 5, 1), lane_of(ID)), index, "one lane was left");
         clients.leave(client(0, 5, 1));
         clients.leave(second);
+        assert_eq!(clients.further_lanes(), 0);
         assert_ne!(join(&mut clients, client(0, 6, 1), lane_of(ID)), index, "it had ended");
     }
 

@@ -273,8 +273,9 @@ impl ServerThread {
     }
 
     fn publish_connections(&self) {
-        let connections = self.transports.iter().map(|transport| transport.connections()).sum();
-        self.control.set_connections(self.index, connections);
+        let lanes: usize = self.transports.iter().map(|transport| transport.connections()).sum();
+        let further = self.dispatcher.turn.clients.further_lanes();
+        self.control.set_connections(self.index, lanes.saturating_sub(further));
     }
 
     /// Rests after an empty turn. Returns whether that took long enough to read the clock again.

@@ -46,6 +46,18 @@ impl fmt::Debug for ConnectionId {
     }
 }
 
+/// Which lane of which connection is dialled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lane {
+    /// The only one.
+    #[default]
+    Alone,
+    /// The first of a connection that may get further ones: [`NewConnection::connection`](super::NewConnection) has its id.
+    First,
+    /// A further one of this connection, which has one at that server.
+    Of(ConnectionId),
+}
+
 /// What the handshake with a client has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientInfo {

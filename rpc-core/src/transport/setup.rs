@@ -1,6 +1,6 @@
 //! Dialling and listening.
 
-use super::{BindTls, ClientTransport, DialTls, ServerTransport};
+use super::{BindTls, ClientTransport, ConnectionId, DialTls, Lane, ServerTransport};
 use crate::compatibility::Compatibility;
 use crate::error::{BindError, ConnectError};
 use crate::identity::{Authentication, Key};
@@ -42,6 +42,9 @@ pub struct NewConnection {
     pub transport: Box<dyn ClientTransport>,
     /// What cannot be called as the client declares it; `None`: the server's declaration fits.
     pub compatibility: Option<Box<Compatibility>>,
+    /// Names the connection, for further lanes: if it was dialled as a [first one](super::Lane::First) or further one, of a server that
+    /// has lanes.
+    pub connection: Option<ConnectionId>,
 }
 
 impl NewConnection {
@@ -57,7 +60,7 @@ impl NewConnection {
 impl From<Box<dyn ClientTransport>> for NewConnection {
     /// A connection to a server whose declaration fits.
     fn from(transport: Box<dyn ClientTransport>) -> NewConnection {
-        NewConnection { transport, compatibility: None }
+        NewConnection { transport, compatibility: None, connection: None }
     }
 }
 
@@ -87,6 +90,10 @@ pub struct DialOptions {
     /// connections of a site, whichever server they lead to. A NIC then keeps one context instead of one for each, and a
     /// connection costs memory for its calls only.
     pub share: bool,
+    /// Which lane of which connection this is to be. Default: the only one of a connection of its own.
+    ///
+    /// A transport that has no lanes is to refuse to dial a further one.
+    pub lane: Lane,
     /// Further services that the connection is to carry. Default: none.
     pub further: Vec<&'static ServiceDescription>,
     /// Names of methods without which there is to be no connection, besides those that the service requires. Default: none.
@@ -116,6 +123,7 @@ impl Default for DialOptions {
         DialOptions {
             timeout,
             share: false,
+            lane: Lane::Alone,
             further: Vec::new(),
             require: Vec::new(),
             key: None,

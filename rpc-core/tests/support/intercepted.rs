@@ -27,9 +27,10 @@ impl Dial for Intercepted {
         site: &Site,
         options: &DialOptions,
     ) -> Result<NewConnection, ConnectError> {
-        let NewConnection { transport, compatibility } = self.net.dial(service, site, options)?;
+        let NewConnection { transport, compatibility, connection } =
+            self.net.dial(service, site, options)?;
         let transport = Box::new(Layer { inner: transport, on_poll: self.on_poll.clone() });
-        Ok(NewConnection { transport, compatibility })
+        Ok(NewConnection { transport, compatibility, connection })
     }
 }
 

@@ -12,7 +12,9 @@ use farcall_core::error::{BindError, ConnectError};
 use farcall_core::service::ServiceDescription;
 use farcall_core::transport::{BindOptions, Binding, Bound, Dial, DialOptions, NewConnection};
 use farcall_core::{Authentication, Key, MethodDescription, MethodMismatch, MissingMethod};
-use farcall_transports::handshake::{Frame, Hello, Identify, Reject, SPOKEN, Versions, Welcome};
+use farcall_transports::handshake::{
+    Frame, Hello, Identify, LaneWish, Reject, SPOKEN, Versions, Welcome,
+};
 use farcall_transports::{Address, Place};
 use farcall_transports_conformance::hostile::Stream;
 use farcall_transports_conformance::ports;
@@ -115,6 +117,7 @@ fn hello(address: &Address) -> Hello {
         terms: address.config().terms(),
         setup: Vec::new(),
         further: Vec::new(),
+        lane: LaneWish::Alone,
     }
 }
 
@@ -409,7 +412,7 @@ fn a_server_that_asks_for_no_proof_is_refused_by_a_client_with_a_key(kind: Kind)
     let server = std::thread::spawn(move || {
         let mut stream = accept();
         assert!(matches!(read_frame(&mut *stream), Frame::Hello(_)));
-        let welcome = Frame::Welcome(Welcome { terms, setup: Vec::new() });
+        let welcome = Frame::Welcome(Welcome { terms, setup: Vec::new(), connection: None });
         stream.write_all(&welcome.to_bytes()).unwrap();
         // The client hangs up, and says nothing more.
         stream.read(&mut [0]).unwrap_or(0)

@@ -1,5 +1,7 @@
 //! Which clients are let in, and to which server thread.
 
+use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,14 +10,15 @@ use farcall_core::metrics::{RefusalReason, Refusals};
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::ClientInfo;
+use farcall_core::transport::{ClientInfo, ConnectionId};
 use farcall_core::{Authentication, Identity};
 
 use super::server_halves::Intakes;
 use crate::contract::{
     Accepted, Backend, Config, DeathNotice, NewClient, NoticedBy, SetupError, SharedSlices, Source,
+    ThreadPlaces,
 };
-use crate::handshake::{Greeting, Hello, Offer, Offered, Reject, TimeTold, Welcome};
+use crate::handshake::{Greeting, Hello, LaneWish, Offer, Offered, Reject, TimeTold, Welcome};
 
 /// What a server offers, and the ways to its threads.
 #[derive(Debug)]
@@ -24,9 +27,28 @@ pub struct Admission {
     /// In the order of the offer's.
     backends: Vec<Served>,
     next: AtomicUsize,
+    /// The places of the clients of each thread.
+    places: Vec<Arc<ThreadPlaces>>,
+    ids: NewIds,
     silence: Duration,
     slices: Option<SharedSlices>,
     refusals: Arc<Refusals>,
+}
+
+/// Where the ids of connections come from: nobody may guess one.
+pub struct NewIds(Box<dyn Fn() -> io::Result<ConnectionId> + Send + Sync>);
+
+impl NewIds {
+    /// Those that this function makes.
+    pub fn from(make: impl Fn() -> io::Result<ConnectionId> + Send + Sync + 'static) -> NewIds {
+        NewIds(Box::new(make))
+    }
+}
+
+impl fmt::Debug for NewIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NewIds")
+    }
 }
 
 /// A backend that a server offers.
@@ -49,10 +71,11 @@ pub struct Admitted {
 
 impl Admission {
     /// The admission of a server of these services over these backends, with their configurations and the intakes of the server's
-    /// threads. `site` is that of a server thread.
+    /// threads, which have these places. `site` is that of a server thread.
     pub fn new(
         backends: Vec<(&'static dyn Backend, &Config, Arc<Intakes>)>,
         services: &[&'static ServiceDescription],
+        (places, ids): (Vec<Arc<ThreadPlaces>>, NewIds),
         site: &Site,
     ) -> Admission {
         let named = backends.iter().map(|(backend, config, _)| (backend.name(), (*config).clone()));
@@ -68,7 +91,8 @@ impl Admission {
         };
         let refusals = Arc::clone(site.refusals());
         let backends = backends.into_iter().map(served).collect();
-        Admission { offer, backends, next: AtomicUsize::new(0), silence, slices, refusals }
+        let next = AtomicUsize::new(0);
+        Admission { offer, backends, next, places, ids, silence, slices, refusals }
     }
 
     /// The same to clients that prove who they are, if there is an authentication.
@@ -134,15 +158,18 @@ impl Admission {
         time_left: impl FnOnce() -> Result<Duration, Reject>,
     ) -> Result<Admitted, Refused> {
         let Offered { backend, terms, differing, services } = self.offer.check(hello)?;
-        let info = ClientInfo { identity: identity.cloned(), services, connection: None };
+        let (connection, only) = self.connection(hello.lane, (source, identity))?;
+        let info = ClientInfo { identity: identity.cloned(), services, connection };
         let refuse = |reason, told| Err(Refused(reason, Reject::Refused { reason: told }));
         let timeout = time_left()?;
         // Round robin; a thread that is full or has no device passes its turn on. If all are, the first that can makes room.
         let mut last = (RefusalReason::Full, String::new());
         let Served { death_notice, intakes } = &self.backends[backend];
-        let turns = intakes.threads();
+        // A further lane comes to the thread of its connection.
+        let turns = if only.is_some() { 1 } else { intakes.threads() };
         for attempt in 0..2 * turns {
-            let turn = self.next.fetch_add(1, Ordering::Relaxed) % turns;
+            let next = || self.next.fetch_add(1, Ordering::Relaxed) % turns;
+            let turn = only.unwrap_or_else(next);
             let intake = intakes.of(turn);
             if attempt >= turns && !intake.make_room(source, wait.min(timeout)) {
                 continue;
@@ -151,7 +178,8 @@ impl Admission {
                 NewClient { terms: &terms, setup: &hello.setup, timeout, source, info: &info };
             match intake.accept(client) {
                 Ok(accepted) => {
-                    let welcome = Welcome { terms, setup: accepted.setup.clone() };
+                    let connection = info.connection.map(|id| *id.as_bytes());
+                    let welcome = Welcome { terms, setup: accepted.setup.clone(), connection };
                     let greeting = Greeting { differing, welcome };
                     let noticed_by = death_notice.server;
                     return Ok(Admitted { greeting, accepted, noticed_by });
@@ -180,6 +208,34 @@ impl Admission {
         }
         let (reason, told) = last;
         refuse(reason, told)
+    }
+
+    /// The id of the connection of a client that is to be this lane, if it may have several; and the only thread that may serve it.
+    fn connection(
+        &self,
+        lane: LaneWish,
+        (source, identity): (Source, Option<&Identity>),
+    ) -> Result<(Option<ConnectionId>, Option<usize>), Refused> {
+        let refuse = |reason, told: String| Err(Refused(reason, Reject::Refused { reason: told }));
+        let id = match lane {
+            LaneWish::Alone => return Ok((None, None)),
+            LaneWish::First => match (self.ids.0)() {
+                Ok(id) => return Ok((Some(id), None)),
+                Err(error) => return refuse(RefusalReason::Failed, error.to_string()),
+            },
+            LaneWish::Of(id) => ConnectionId::new(id),
+        };
+        let found = self.places.iter().map(|places| places.find(id));
+        match found.enumerate().find_map(|(thread, found)| Some((thread, found?))) {
+            Some((thread, (from, whose))) if from == source && whose.as_ref() == identity => {
+                Ok((Some(id), Some(thread)))
+            }
+            // The same words: a stranger learns nothing of an id that it has guessed.
+            _ => refuse(
+                RefusalReason::UnknownConnection,
+                "it has no such connection of this client; connect anew".into(),
+            ),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! One attempt to connect: what can go wrong with it, in errors that name its address.
 
+use farcall_core::transport::Lane;
 use std::fmt::Display;
 use std::io;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use farcall_core::service::ServiceDescription;
 
 use crate::contract::{Backend, Config, PendingClient, SetupError};
 use crate::handshake::{
-    ClientHandshake, FrameError, Hello, MAX_FRAME_BYTES, MAX_SERVICES, Refusal, Reject,
+    ClientHandshake, FrameError, Hello, LaneWish, MAX_FRAME_BYTES, MAX_SERVICES, Refusal, Reject,
 };
 
 /// An attempt to connect to an address, which its errors name as the user wrote it.
@@ -35,6 +36,16 @@ pub fn hello(
         terms: config.terms(),
         setup: pending.setup(),
         further: Vec::new(),
+        lane: LaneWish::Alone,
+    }
+}
+
+/// Which lane the hello says.
+pub fn lane(lane: Lane) -> LaneWish {
+    match lane {
+        Lane::Alone => LaneWish::Alone,
+        Lane::First => LaneWish::First,
+        Lane::Of(id) => LaneWish::Of(*id.as_bytes()),
     }
 }
 
@@ -141,6 +152,10 @@ impl Attempt<'_> {
                 what: "the server is an older one, whose connections carry one service each; upgrade it, or connect \
                        each client by itself"
                     .into(),
+            },
+            Refusal::OneLane => ConnectError::Unsupported {
+                address: self.address(),
+                what: "the server is an older one, whose connections have one lane each; upgrade it".into(),
             },
             Refusal::UnexpectedFrame => self.misbehaved("it answered with a frame that was not due"),
             Refusal::KeyWanted => self.not_permitted(

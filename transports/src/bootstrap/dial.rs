@@ -7,7 +7,9 @@ use farcall_core::error::ConnectError;
 use farcall_core::home;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
-use farcall_core::transport::{ClientTransport, Dial, DialOptions, DialTls, NewConnection};
+use farcall_core::transport::{
+    ClientTransport, ConnectionId, Dial, DialOptions, DialTls, NewConnection,
+};
 use rustix::io::Errno;
 
 use super::attempt::{self, Attempt};
@@ -245,6 +247,7 @@ impl Dial for Address {
         let hello = attempt::hello(self.backend(), self.config(), service, &*pending);
         let mut handshake = ClientHandshake::new(hello, service)
             .carrying(&options.further)
+            .as_lane(attempt::lane(options.lane))
             .require(&options.require);
         attempt.check_services(&handshake)?;
         if let Some(key) = &options.key {
@@ -252,7 +255,7 @@ impl Dial for Address {
             let binding = stream.binding().map_err(|error| dialler.stream(error))?;
             handshake = handshake.with_key(key.clone(), nonce).bound_to(binding);
         }
-        let Agreement { welcome: Welcome { terms, setup }, compatibility } =
+        let Agreement { welcome: Welcome { terms, setup, connection }, compatibility } =
             dialler.shake_hands(&mut stream, &mut handshake)?;
         let timeout = stream.remaining().map_err(|error| dialler.stream(error))?;
         let answer = Answer { terms: &terms, setup: &setup, timeout };
@@ -268,7 +271,8 @@ impl Dial for Address {
             None => dialler.watch(client, site, stream.into_socket()),
         };
         let transport = connected.map_err(|error| attempt.io("watching the connection", error))?;
-        Ok(NewConnection { transport, compatibility })
+        let connection = connection.map(ConnectionId::new);
+        Ok(NewConnection { transport, compatibility, connection })
     }
 }
 

@@ -13,11 +13,12 @@ use farcall_verbs::PeerCredentials;
 use rustix::io::Errno;
 
 use super::accept::Accepting;
-use super::admission::Admission;
+use super::admission::{Admission, NewIds};
 use super::descriptors;
 use super::device;
 use super::dial::NO_TLS_ON_THIS_MACHINE;
 use super::follow_time::{self, AcceptingInSharedTime};
+use super::nonce;
 use super::renewal::AtAddress;
 use super::server_halves::{ServerHalves, bind_error, check_services, places};
 use super::socket::resolve::ResolveError;
@@ -82,7 +83,8 @@ impl Binding for Address {
             halves.push(BoundHalf { transports, renewal: Some(Arc::new(renewal)) });
             backends.push((backend, config, intakes));
         }
-        let admission = Admission::new(backends, services, &sites[0])
+        let of_connections = (places, NewIds::from(nonce::connection_id));
+        let admission = Admission::new(backends, services, of_connections, &sites[0])
             .with_authentication(options.authentication.clone());
         let (timeout, tls) = (options.handshake_timeout, options.tls.clone());
         let acceptor =

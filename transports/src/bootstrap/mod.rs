@@ -24,8 +24,8 @@ mod socket;
 mod tests;
 mod waiting;
 
-pub use admission::{Admission, Admitted};
-pub use attempt::{Attempt, hello};
+pub use admission::{Admission, Admitted, NewIds};
+pub use attempt::{Attempt, hello, lane};
 pub use device::DeviceError;
 pub use liveness::OnPeerGone;
 pub use liveness_layer::end_with_peer;

@@ -2,9 +2,18 @@
 
 use std::io;
 
+use farcall_core::transport::ConnectionId;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::handshake::Nonce;
+
+/// An id of a connection.
+pub(super) fn connection_id() -> io::Result<ConnectionId> {
+    let random = random()?;
+    let mut id = [0; 16];
+    id.copy_from_slice(&random[..16]);
+    Ok(ConnectionId::new(id))
+}
 
 /// A number that nobody can predict, from the operating system.
 pub(super) fn random() -> io::Result<Nonce> {

@@ -41,7 +41,7 @@ fn only(key: Key) -> Authentication {
 }
 
 fn welcome(server: &mut ServerHandshake) -> Vec<u8> {
-    let welcome = Welcome { terms: TERMS, setup: SERVER_SETUP.to_vec() };
+    let welcome = Welcome { terms: TERMS, setup: SERVER_SETUP.to_vec(), connection: None };
     server.welcome(Greeting { differing: vec![&KV], welcome })
 }
 
@@ -235,7 +235,8 @@ fn each_service_that_a_client_names_must_be_permitted() {
 #[test]
 fn a_false_server_is_refused() {
     // It asks, takes any proof, and proves nothing, or something with another key.
-    let welcome = Frame::Welcome(Welcome { terms: TERMS, setup: Vec::new() }).to_bytes();
+    let welcome =
+        Frame::Welcome(Welcome { terms: TERMS, setup: Vec::new(), connection: None }).to_bytes();
     let proof = Frame::Proof([7; 32]).to_bytes();
     let challenge = Frame::Challenge(SERVER_NONCE).to_bytes();
     let answers = |after: &[&[u8]]| {

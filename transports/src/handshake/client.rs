@@ -4,7 +4,8 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::{Compatibility, Key, MissingMethod};
 
 use super::frame::{
-    Frame, FrameError, FrameReader, Hello, Identify, NAMES_FURTHER, NamedService, Reject, Welcome,
+    Frame, FrameError, FrameReader, HAS_LANES, Hello, Identify, LaneWish, NAMES_FURTHER,
+    NamedService, Reject, Welcome,
 };
 use super::methods::{MethodList, MethodsError};
 use super::proof::{ChannelBinding, End, Nonce, Proof, Transcript};
@@ -86,6 +87,8 @@ pub enum Refusal {
     },
     /// The server's connections carry one service each, and the client has named several.
     OneService,
+    /// The server's connections have one lane each, and the client wants a further one.
+    OneLane,
     /// The server answered with a frame that was not due, or that only clients send.
     UnexpectedFrame,
     /// The server asks for a key, and the client has none.
@@ -117,6 +120,12 @@ impl ClientHandshake {
             self.hello.further.push(NamedService { name: name.to_owned(), fingerprint });
             self.services.push(service);
         }
+        self
+    }
+
+    /// Is to be this lane.
+    pub fn as_lane(mut self, lane: LaneWish) -> ClientHandshake {
+        self.hello.lane = lane;
         self
     }
 
@@ -258,6 +267,9 @@ impl ClientHandshake {
         if self.services.len() > 1 && self.versions().highest < NAMES_FURTHER {
             return Err(Refusal::OneService);
         }
+        if matches!(self.hello.lane, LaneWish::Of(_)) && self.versions().highest < HAS_LANES {
+            return Err(Refusal::OneLane);
+        }
         let mut compatibility: Option<Compatibility> = None;
         let mut require = &self.require[..];
         for service in &self.services {
@@ -307,7 +319,11 @@ mod tests {
     }
 
     fn welcome(window: u32) -> Frame {
-        Frame::Welcome(Welcome { terms: Terms { window, ..TERMS }, setup: vec![1] })
+        Frame::Welcome(Welcome {
+            terms: Terms { window, ..TERMS },
+            setup: vec![1],
+            connection: None,
+        })
     }
 
     #[test]
@@ -381,7 +397,7 @@ mod tests {
             let mut server = ServerHandshake::speaking(range(theirs.0, theirs.1));
             let step = server.receive(&client.hello_bytes()).unwrap();
             assert_eq!(step, ServerStep::Decide(samples::hello(&[])));
-            let welcome = Welcome { terms: TERMS, setup: Vec::new() };
+            let welcome = Welcome { terms: TERMS, setup: Vec::new(), connection: None };
             let answer = server.welcome(Greeting { differing: vec![&KV], welcome });
             agreement(client.receive(&answer).unwrap());
             assert_eq!(server.receive(&client.ready_bytes()), Ok(ServerStep::Ready));

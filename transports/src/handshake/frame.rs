@@ -20,6 +20,9 @@ pub const MAX_SERVICES: usize = 32;
 /// The first version whose hello names further services.
 pub(super) const NAMES_FURTHER: u16 = 2;
 
+/// The first version whose connections may have several lanes.
+pub(super) const HAS_LANES: u16 = 3;
+
 const MAGIC: [u8; 8] = *b"farcall\n";
 
 /// The first bytes of TLS instead: the type of a record, an alert or a message of a handshake, and the version.
@@ -64,6 +67,21 @@ pub struct Hello {
     /// Further services that the connection is to carry, since version 2.
     #[serde(skip)]
     pub further: Vec<NamedService>,
+    /// Which lane it is, since version 3.
+    #[serde(skip)]
+    pub lane: LaneWish,
+}
+
+/// Which lane a client is to be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaneWish {
+    /// The only one.
+    #[default]
+    Alone,
+    /// The first of a connection that may get further ones.
+    First,
+    /// A further one of the connection with this id.
+    Of([u8; 16]),
 }
 
 /// A service as a client names it.
@@ -82,14 +100,24 @@ impl Hello {
     }
 
     /// The same hello, with what its version says after the fields of the first one.
-    fn with_further(self, bytes: &[u8], may_be_longer: bool) -> Result<Hello, FrameError> {
-        let (further, rest): (Vec<NamedService>, _) =
-            postcard::take_from_bytes(bytes).map_err(|_| FrameError::Body)?;
-        if further.len() >= MAX_SERVICES || !(rest.is_empty() || may_be_longer) {
+    fn with_later_parts(self, bytes: &[u8], body: Body) -> Result<Hello, FrameError> {
+        let (mut hello, mut rest) = (self, bytes);
+        if body.version >= NAMES_FURTHER {
+            (hello.further, rest) = take(rest)?;
+        }
+        if body.version >= HAS_LANES {
+            (hello.lane, rest) = take(rest)?;
+        }
+        if hello.further.len() >= MAX_SERVICES || !(rest.is_empty() || body.may_be_longer) {
             return Err(FrameError::Body);
         }
-        Ok(Hello { further, ..self })
+        Ok(hello)
     }
+}
+
+/// A value at the front of these bytes, and the rest.
+fn take<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Result<(T, &'b [u8]), FrameError> {
+    postcard::take_from_bytes(bytes).map_err(|_| FrameError::Body)
 }
 
 /// The server's answer to a hello that fits.
@@ -99,6 +127,9 @@ pub struct Welcome {
     pub terms: Terms,
     /// What the backend has to say.
     pub setup: Vec<u8>,
+    /// The id of the connection, if the client is to be one of several lanes, since version 3.
+    #[serde(skip)]
+    pub connection: Option<[u8; 16]>,
 }
 
 /// The server's answer to a hello that does not fit.
@@ -220,10 +251,20 @@ impl Frame {
         // A frame is made of our own strings and numbers: encoding it cannot fail but for want of
         // memory.
         let mut body = postcard::to_allocvec(self).unwrap_or_default();
-        if let Frame::Hello(hello) = self
-            && versions.highest >= NAMES_FURTHER
-        {
-            body.extend(postcard::to_allocvec(&hello.further).unwrap_or_default());
+        let mut add = |bytes: Result<Vec<u8>, _>| body.extend(bytes.unwrap_or_default());
+        match self {
+            Frame::Hello(hello) => {
+                if versions.highest >= NAMES_FURTHER {
+                    add(postcard::to_allocvec(&hello.further));
+                }
+                if versions.highest >= HAS_LANES {
+                    add(postcard::to_allocvec(&hello.lane));
+                }
+            }
+            Frame::Welcome(welcome) if versions.highest >= HAS_LANES => {
+                add(postcard::to_allocvec(&welcome.connection));
+            }
+            _ => {}
         }
         let prefix = Prefix {
             magic: MAGIC,
@@ -247,7 +288,7 @@ impl Frame {
 
     /// The frame at the front of these bytes, and the rest.
     fn from_front(body: &[u8]) -> Result<(Frame, &[u8]), FrameError> {
-        postcard::take_from_bytes(body).map_err(|_| FrameError::Body)
+        take(body)
     }
 }
 
@@ -267,8 +308,8 @@ pub struct FrameReader {
 #[derive(Debug, Clone, Copy)]
 struct Body {
     len: usize,
-    /// A hello names further services.
-    names_further: bool,
+    /// The version that both ends take.
+    version: u16,
     /// Its sender speaks later versions than this end: what follows the fields that are known here is theirs.
     may_be_longer: bool,
 }
@@ -307,8 +348,7 @@ impl FrameReader {
             return Err(FrameError::TooLong { len });
         }
         self.versions = Versions::only(common);
-        let names_further = common >= NAMES_FURTHER;
-        Ok(Body { len, names_further, may_be_longer: theirs.highest > ours.highest })
+        Ok(Body { len, version: common, may_be_longer: theirs.highest > ours.highest })
     }
 
     /// How many bytes are missing until there is more to say. A reader of a socket that asks for no more never takes what
@@ -339,11 +379,12 @@ impl FrameReader {
                 continue;
             };
             let frame = match Frame::from_front(&self.bytes[PREFIX_BYTES..])? {
-                (Frame::Hello(hello), rest) if body.names_further => {
-                    Frame::Hello(hello.with_further(rest, body.may_be_longer)?)
-                }
+                (Frame::Hello(hello), rest) => Frame::Hello(hello.with_later_parts(rest, body)?),
+                (Frame::Welcome(welcome), rest) if body.version >= HAS_LANES => match take(rest)? {
+                    (connection, []) => Frame::Welcome(Welcome { connection, ..welcome }),
+                    _ => return Err(FrameError::Body),
+                },
                 (frame, []) => frame,
-                (frame @ Frame::Hello(_), _) if body.may_be_longer => frame,
                 _ => return Err(FrameError::Body),
             };
             self.last = std::mem::take(&mut self.bytes);
@@ -370,6 +411,7 @@ mod tests {
             terms: Terms { window: 64, slot: 4096, max_message: 1 << 30 },
             setup: vec![1, 2, 3],
             further: vec![NamedService { name: "Log".into(), fingerprint: 5 }],
+            lane: LaneWish::Of([7; 16]),
         })
     }
 
@@ -421,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_versions_ends_know_of_one_service() {
+    fn ends_of_earlier_versions_know_less_of_a_hello() {
         let range = |lowest, highest| Versions { lowest, highest };
         let Frame::Hello(sent) = hello() else { unreachable!() };
         let read = |ours, theirs| {
@@ -430,19 +472,23 @@ mod tests {
             else {
                 panic!("a hello of {theirs} at an end of {ours}");
             };
-            assert_eq!(
-                Hello { further: Vec::new(), ..sent.clone() },
-                Hello { further: Vec::new(), ..read.clone() }
-            );
-            read.further.len()
+            let of_first = |hello: &Hello| Hello {
+                further: Vec::new(),
+                lane: LaneWish::Alone,
+                ..hello.clone()
+            };
+            assert_eq!(of_first(&sent), of_first(&read));
+            (read.further.len(), read.lane != LaneWish::Alone)
         };
-        for (ours, theirs, further) in [
-            (range(1, 2), range(1, 2), 1),
-            (range(1, 2), range(2, 3), 1),
-            (range(1, 1), range(1, 2), 0),
-            (range(1, 2), range(1, 1), 0),
+        for (ours, theirs, later_parts) in [
+            (range(1, 3), range(1, 3), (1, true)),
+            (range(1, 3), range(2, 4), (1, true)),
+            (range(1, 2), range(1, 3), (1, false)),
+            (range(1, 3), range(1, 2), (1, false)),
+            (range(1, 1), range(1, 3), (0, false)),
+            (range(1, 3), range(1, 1), (0, false)),
         ] {
-            assert_eq!(read(ours, theirs), further, "{theirs} at {ours}");
+            assert_eq!(read(ours, theirs), later_parts, "{theirs} at {ours}");
         }
     }
 

@@ -7,8 +7,9 @@ use farcall_core::{Authentication, Key, MethodDescription};
 use super::frame::PREFIX_BYTES;
 use super::methods::MethodList;
 use super::{
-    ClientHandshake, ClientStep, Frame, FrameError, FrameReader, Hello, Identify, MAX_BODY_BYTES,
-    MethodEntry, NamedService, Nonce, Reject, ServerHandshake, ServerStep, TimeTold, Welcome,
+    ClientHandshake, ClientStep, Frame, FrameError, FrameReader, Hello, Identify, LaneWish,
+    MAX_BODY_BYTES, MethodEntry, NamedService, Nonce, Reject, ServerHandshake, ServerStep,
+    TimeTold, Welcome,
 };
 use crate::contract::{SlicePlan, Terms};
 use crate::corpus::is_kept;
@@ -33,7 +34,7 @@ impl Parts {
         let terms = Terms { window, slot, max_message };
         let reject = match kind % 15 {
             0 => return Frame::Ready,
-            1 => return Frame::Welcome(Welcome { terms, setup }),
+            1 => return Frame::Welcome(Welcome { terms, setup, connection: None }),
             2 => {
                 let [backend, service] = texts;
                 let further = NamedService { name: text, fingerprint: !number };
@@ -45,6 +46,8 @@ impl Parts {
                     terms,
                     setup,
                     further,
+                    lane: [LaneWish::Alone, LaneWish::First, LaneWish::Of([7; 16])]
+                        [(number % 3) as usize],
                 });
             }
             3 => Reject::Backend { theirs: text },
@@ -165,8 +168,15 @@ fn any_frames_without_the_secret_connect_nobody() {
     let key = Key::new("a", [7; 16]).expect("a name and sixteen bytes");
     let terms = Terms { window: 8, slot: 4096, max_message: 99 };
     let (backend, service) = ("b".to_owned(), "Kv".to_owned());
-    let hello =
-        Hello { backend, service, fingerprint: 7, terms, setup: Vec::new(), further: Vec::new() };
+    let hello = Hello {
+        backend,
+        service,
+        fingerprint: 7,
+        terms,
+        setup: Vec::new(),
+        further: Vec::new(),
+        lane: LaneWish::Alone,
+    };
     check!().with_type::<Vec<Parts>>().cloned().for_each(|frames| {
         let mut client = ClientHandshake::new(hello.clone(), &KV).with_key(key.clone(), [1; 32]);
         let authentication = Authentication::new().key(key.clone());

@@ -92,7 +92,7 @@ impl Offer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handshake::NamedService;
+    use crate::handshake::{LaneWish, NamedService};
 
     static KV: ServiceDescription = ServiceDescription { name: "Kv", fingerprint: 7, methods: &[] };
 
@@ -104,6 +104,7 @@ mod tests {
             terms: Terms { window: 8, slot: 1 << 20, max_message: 99 },
             setup: Vec::new(),
             further: Vec::new(),
+            lane: LaneWish::Alone,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the handshakes of tests say.
 
-use super::Hello;
+use super::{Hello, LaneWish};
 use crate::contract::Terms;
 
 /// What both ends offer.
@@ -15,5 +15,6 @@ pub(super) fn hello(setup: &[u8]) -> Hello {
         terms: TERMS,
         setup: setup.to_vec(),
         further: Vec::new(),
+        lane: LaneWish::Alone,
     }
 }

@@ -305,7 +305,10 @@ mod tests {
     use crate::handshake::samples::{self, TERMS};
 
     fn greeting() -> Greeting {
-        Greeting { differing: Vec::new(), welcome: Welcome { terms: TERMS, setup: Vec::new() } }
+        Greeting {
+            differing: Vec::new(),
+            welcome: Welcome { terms: TERMS, setup: Vec::new(), connection: None },
+        }
     }
 
     #[test]

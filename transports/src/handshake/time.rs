@@ -98,6 +98,7 @@ mod tests {
             welcome: super::super::frame::Welcome {
                 terms: crate::contract::Config::default().terms(),
                 setup: Vec::new(),
+                connection: None,
             },
         });
         let asked = server.receive(&TimeQuestions::default().question());

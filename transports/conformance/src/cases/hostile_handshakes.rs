@@ -210,7 +210,8 @@ pub fn broken_welcomes_are_refused(world: &World) {
         };
         assert!(fits, "{what}: {error:?}");
     }
-    let welcome = |terms, setup| Frame::Welcome(Welcome { terms, setup }).to_bytes();
+    let welcome =
+        |terms, setup| Frame::Welcome(Welcome { terms, setup, connection: None }).to_bytes();
     for (what, terms) in [
         ("a larger window", terms(WINDOW + 1, SLOT, LIMIT)),
         ("a larger slot", terms(WINDOW, SLOT * 2, LIMIT)),

@@ -7,7 +7,7 @@ use farcall_core::{
     codec::{As, Reader, Serde, decode, encode, encoded_len},
 };
 use farcall_transports::contract::Terms;
-use farcall_transports::handshake::{Frame, FrameReader, Hello, Reject, Welcome};
+use farcall_transports::handshake::{Frame, FrameReader, Hello, LaneWish, Reject, Welcome};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{RawListener, Stream};
@@ -40,6 +40,7 @@ pub fn hello(backend: &str, service: &ServiceDescription, terms: Terms, setup: V
         terms,
         setup,
         further: Vec::new(),
+        lane: LaneWish::Alone,
     })
 }
 
@@ -103,7 +104,9 @@ pub fn welcome_client_and<T>(
         max_message: hello.terms.max_message.min(most.max_message),
     };
     let (mut end, setup) = connect(terms, &hello.setup);
-    stream.write_all(&Frame::Welcome(Welcome { terms, setup }).to_bytes()).expect("write welcome");
+    stream
+        .write_all(&Frame::Welcome(Welcome { terms, setup, connection: None }).to_bytes())
+        .expect("write welcome");
     confirm(&mut end);
     match read_frame(&mut *stream) {
         Ok(Frame::Ready) => {}

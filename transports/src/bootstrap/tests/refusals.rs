@@ -1,5 +1,6 @@
 //! Refusals for reasons that no peer of an ordinary test has: another user, and a server that cannot make its end.
 
+use farcall_core::transport::ConnectionId;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -13,11 +14,11 @@ use farcall_core::site::Site;
 
 use crate::bootstrap::accept::Accepting;
 use crate::bootstrap::socket::{Listener, Liveness, Socket};
-use crate::bootstrap::{Admission, MostClients, ServerHalves, places};
+use crate::bootstrap::{Admission, MostClients, NewIds, ServerHalves, places};
 use crate::contract::{
     Accepted, Backend, Config, Fabric, Intake, NewClient, SetupError, Source, Terms,
 };
-use crate::handshake::{Frame, FrameReader, Hello, Reject};
+use crate::handshake::{Frame, FrameReader, Hello, LaneWish, Reject};
 use crate::tcp::Tcp;
 
 static SERVICE: ServiceDescription =
@@ -45,7 +46,8 @@ fn admission(site: &Site) -> Admission {
     let threads = [(site, Fabric::Stream, &places[0])].into_iter();
     let halves = ServerHalves::make("a test", (&Tcp, &config), threads, most, None).unwrap();
     halves.intakes.replace(0, Box::new(NoDevice));
-    Admission::new(vec![(&Tcp, &config, halves.intakes)], &[&SERVICE], site)
+    let ids = NewIds::from(|| Ok(ConnectionId::new([7; 16])));
+    Admission::new(vec![(&Tcp, &config, halves.intakes)], &[&SERVICE], (places, ids), site)
 }
 
 #[test]
@@ -58,6 +60,7 @@ fn a_device_that_fails_is_named_to_programs_of_the_same_user_only() {
         fingerprint: SERVICE.fingerprint,
         terms: Terms { window: 8, slot: 4096, max_message: 99 },
         further: Vec::new(),
+        lane: LaneWish::Alone,
         setup: Vec::new(),
     };
     let told = |source| {
