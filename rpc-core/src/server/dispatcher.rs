@@ -145,24 +145,20 @@ impl Dispatcher {
         &mut self,
         transports: &mut [Box<dyn ServerTransport>],
     ) -> Progress {
+        let looks_at_all = self.occupied.begin_turn();
         let mut progress = Progress::IDLE;
-        if self.occupied.begin_turn() {
-            for (number, transport) in (0..).zip(&mut *transports) {
+        for (number, transport) in (0..).zip(&mut *transports) {
+            if looks_at_all || self.occupied.has(number) {
                 progress = progress.and(self.poll::<STEALS, METERED>(number, &mut **transport));
             }
-            self.occupied.note(transports);
-            return progress;
         }
-        for at in 0..self.occupied.numbers().len() {
-            let number = self.occupied.numbers()[at];
-            if let Some(transport) = transports.get_mut(number as usize) {
-                progress = progress.and(self.poll::<STEALS, METERED>(number, &mut **transport));
-            }
+        if looks_at_all {
+            self.occupied.note(transports.iter().map(|transport| transport.is_vacant()));
         }
         progress
     }
 
-    /// All transports are polled in the next turn: one of them has news, or another one has come.
+    /// All transports are polled in the next turn: one of them has news.
     pub(super) fn look_at_all_soon(&mut self) {
         self.occupied.look_soon();
     }

@@ -82,7 +82,6 @@ impl ServerThread {
             if let Some(transport) = transport {
                 self.replacements.later.push((self.transports.len() as u32, address));
                 self.transports.push(transport);
-                self.dispatcher.look_at_all_soon();
                 let thread = self.index;
                 tracing::info!(thread, "a server thread has its device again, and serves there");
             }
