@@ -7,7 +7,7 @@ use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{ConnectionId, DialOptions, NewConnection};
+use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_transports::bootstrap::{self, Attempt};
 use farcall_transports::contract::{Answer, PendingClient, Placement, Stream};
 use farcall_transports::handshake::{Agreement, ClientHandshake, ClientStep, Welcome};
@@ -240,12 +240,8 @@ impl Dialling {
         let pending = backend
             .dial(&Placement { share, ..Placement::new(&self.site, fabric) }, config)
             .map_err(|error| self.attempt().setup(error))?;
-        let hello = bootstrap::hello(backend, config, self.service, &*pending);
-        let handshake = ClientHandshake::new(hello, self.service)
-            .carrying(&self.options.further)
-            .as_lane(bootstrap::lane(self.options.lane))
-            .require(&self.options.require);
-        self.attempt().check_services(&handshake)?;
+        let by = (backend, config);
+        let handshake = self.attempt().handshake(by, self.service, &self.options, &*pending)?;
         Ok(Client { pending, handshake })
     }
 
@@ -273,7 +269,6 @@ impl Dialling {
     ) -> Result<NewConnection, ConnectError> {
         let attempt = self.attempt();
         let Agreement { welcome: Welcome { terms, setup, connection }, compatibility } = agreement;
-        let connection = connection.map(ConnectionId::new);
         let timeout = self.deadline - now;
         let take_stream = pending.take_stream();
         let client = pending

@@ -3,6 +3,7 @@
 use super::CallToken;
 use crate::identity::Identity;
 use core::fmt;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A client of one transport, as the transport numbers them.
@@ -24,18 +25,13 @@ impl ClientId {
 
 /// What names a connection, at both of its ends: 128 random bits, which nobody else can guess. It outlives the transports
 /// that carry the connection's calls.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConnectionId([u8; 16]);
 
 impl ConnectionId {
     /// Of these bytes, which must be random.
     pub const fn new(random: [u8; 16]) -> ConnectionId {
         ConnectionId(random)
-    }
-
-    /// The bytes, for the other end alone.
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
     }
 }
 
@@ -47,7 +43,7 @@ impl fmt::Debug for ConnectionId {
 }
 
 /// Which lane of which connection is dialled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lane {
     /// The only one.
     #[default]

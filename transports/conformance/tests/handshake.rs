@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use farcall_core::Site;
 use farcall_core::error::{BindError, ConnectError};
 use farcall_core::service::ServiceDescription;
-use farcall_core::transport::{BindOptions, Binding, Bound, Dial, DialOptions, NewConnection};
-use farcall_core::{Authentication, Key, MethodDescription, MethodMismatch, MissingMethod};
-use farcall_transports::handshake::{
-    Frame, Hello, Identify, LaneWish, Reject, SPOKEN, Versions, Welcome,
+use farcall_core::transport::{
+    BindOptions, Binding, Bound, Dial, DialOptions, Lane, NewConnection,
 };
+use farcall_core::{Authentication, Key, MethodDescription, MethodMismatch, MissingMethod};
+use farcall_transports::handshake::{Frame, Hello, Identify, Reject, SPOKEN, Versions, Welcome};
 use farcall_transports::{Address, Place};
 use farcall_transports_conformance::hostile::Stream;
 use farcall_transports_conformance::ports;
@@ -117,7 +117,7 @@ fn hello(address: &Address) -> Hello {
         terms: address.config().terms(),
         setup: Vec::new(),
         further: Vec::new(),
-        lane: LaneWish::Alone,
+        lane: Lane::Alone,
     }
 }
 

@@ -10,7 +10,7 @@ use farcall_core::metrics::{RefusalReason, Refusals};
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{ClientInfo, ConnectionId};
+use farcall_core::transport::{ClientInfo, ConnectionId, Lane};
 use farcall_core::{Authentication, Identity};
 
 use super::server_halves::Intakes;
@@ -18,7 +18,7 @@ use crate::contract::{
     Accepted, Backend, Config, DeathNotice, NewClient, NoticedBy, SetupError, SharedSlices, Source,
     ThreadPlaces,
 };
-use crate::handshake::{Greeting, Hello, LaneWish, Offer, Offered, Reject, TimeTold, Welcome};
+use crate::handshake::{Greeting, Hello, Offer, Offered, Reject, TimeTold, Welcome};
 
 /// What a server offers, and the ways to its threads.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl Admission {
         Admission { offer, backends, next, places, ids, silence, slices, refusals }
     }
 
-    /// The same to clients that prove who they are, if there is an authentication.
+    /// Lets in only clients that prove who they are, if there is an authentication.
     pub fn with_authentication(self, authentication: Option<Authentication>) -> Admission {
         Admission { offer: self.offer.with_authentication(authentication), ..self }
     }
@@ -178,8 +178,8 @@ impl Admission {
                 NewClient { terms: &terms, setup: &hello.setup, timeout, source, info: &info };
             match intake.accept(client) {
                 Ok(accepted) => {
-                    let connection = info.connection.map(|id| *id.as_bytes());
-                    let welcome = Welcome { terms, setup: accepted.setup.clone(), connection };
+                    let (connection, setup) = (info.connection, accepted.setup.clone());
+                    let welcome = Welcome { terms, setup, connection };
                     let greeting = Greeting { differing, welcome };
                     let noticed_by = death_notice.server;
                     return Ok(Admitted { greeting, accepted, noticed_by });
@@ -213,17 +213,17 @@ impl Admission {
     /// The id of the connection of a client that is to be this lane, if it may have several; and the only thread that may serve it.
     fn connection(
         &self,
-        lane: LaneWish,
+        lane: Lane,
         (source, identity): (Source, Option<&Identity>),
     ) -> Result<(Option<ConnectionId>, Option<usize>), Refused> {
         let refuse = |reason, told: String| Err(Refused(reason, Reject::Refused { reason: told }));
         let id = match lane {
-            LaneWish::Alone => return Ok((None, None)),
-            LaneWish::First => match (self.ids.0)() {
+            Lane::Alone => return Ok((None, None)),
+            Lane::First => match (self.ids.0)() {
                 Ok(id) => return Ok((Some(id), None)),
                 Err(error) => return refuse(RefusalReason::Failed, error.to_string()),
             },
-            LaneWish::Of(id) => ConnectionId::new(id),
+            Lane::Of(id) => id,
         };
         let found = self.places.iter().map(|places| places.find(id));
         match found.enumerate().find_map(|(thread, found)| Some((thread, found?))) {

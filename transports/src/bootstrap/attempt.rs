@@ -1,6 +1,6 @@
 //! One attempt to connect: what can go wrong with it, in errors that name its address.
 
-use farcall_core::transport::Lane;
+use farcall_core::transport::DialOptions;
 use std::fmt::Display;
 use std::io;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use farcall_core::service::ServiceDescription;
 
 use crate::contract::{Backend, Config, PendingClient, SetupError};
 use crate::handshake::{
-    ClientHandshake, FrameError, Hello, LaneWish, MAX_FRAME_BYTES, MAX_SERVICES, Refusal, Reject,
+    ClientHandshake, FrameError, Hello, MAX_FRAME_BYTES, MAX_SERVICES, Refusal, Reject,
 };
 
 /// An attempt to connect to an address, which its errors name as the user wrote it.
@@ -22,36 +22,35 @@ pub struct Attempt<'a> {
     pub timeout: Duration,
 }
 
-/// The first frame of a client.
-pub fn hello(
-    backend: &dyn Backend,
-    config: &Config,
-    service: &'static ServiceDescription,
-    pending: &dyn PendingClient,
-) -> Hello {
-    Hello {
-        backend: backend.name().to_owned(),
-        service: service.name.to_owned(),
-        fingerprint: service.fingerprint,
-        terms: config.terms(),
-        setup: pending.setup(),
-        further: Vec::new(),
-        lane: LaneWish::Alone,
-    }
-}
-
-/// Which lane the hello says.
-pub fn lane(lane: Lane) -> LaneWish {
-    match lane {
-        Lane::Alone => LaneWish::Alone,
-        Lane::First => LaneWish::First,
-        Lane::Of(id) => LaneWish::Of(*id.as_bytes()),
-    }
-}
-
 impl Attempt<'_> {
-    /// The handshake can name all services of the client.
-    pub fn check_services(&self, handshake: &ClientHandshake) -> Result<(), ConnectError> {
+    /// The client's half of the handshake, with what its options ask for but a key. `pending` is its end of the connection.
+    ///
+    /// # Errors
+    /// It names more services than a hello has room for.
+    pub fn handshake(
+        &self,
+        (backend, config): (&dyn Backend, &Config),
+        service: &'static ServiceDescription,
+        options: &DialOptions,
+        pending: &dyn PendingClient,
+    ) -> Result<ClientHandshake, ConnectError> {
+        let hello = Hello {
+            backend: backend.name().to_owned(),
+            service: service.name.to_owned(),
+            fingerprint: service.fingerprint,
+            terms: config.terms(),
+            setup: pending.setup(),
+            further: Vec::new(),
+            lane: options.lane,
+        };
+        let handshake = ClientHandshake::new(hello, service)
+            .carrying(&options.further)
+            .require(&options.require);
+        self.check_services(&handshake)?;
+        Ok(handshake)
+    }
+
+    fn check_services(&self, handshake: &ClientHandshake) -> Result<(), ConnectError> {
         let count = handshake.hello().services().count();
         let len = handshake.hello_bytes().len();
         let what = if count > MAX_SERVICES {

@@ -7,12 +7,10 @@ use farcall_core::error::ConnectError;
 use farcall_core::home;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
-use farcall_core::transport::{
-    ClientTransport, ConnectionId, Dial, DialOptions, DialTls, NewConnection,
-};
+use farcall_core::transport::{ClientTransport, Dial, DialOptions, DialTls, NewConnection};
 use rustix::io::Errno;
 
-use super::attempt::{self, Attempt};
+use super::attempt::Attempt;
 use super::deadline_stream::{DeadlineStream, StreamError};
 use super::liveness::LivenessSocket;
 use super::nonce;
@@ -244,12 +242,8 @@ impl Dial for Address {
         if let Some(session) = session {
             stream.secure(session, &[]).map_err(|error| dialler.stream(error))?;
         }
-        let hello = attempt::hello(self.backend(), self.config(), service, &*pending);
-        let mut handshake = ClientHandshake::new(hello, service)
-            .carrying(&options.further)
-            .as_lane(attempt::lane(options.lane))
-            .require(&options.require);
-        attempt.check_services(&handshake)?;
+        let by = (self.backend(), self.config());
+        let mut handshake = attempt.handshake(by, service, options, &*pending)?;
         if let Some(key) = &options.key {
             let nonce = nonce::random().map_err(|error| attempt.io("getting a nonce", error))?;
             let binding = stream.binding().map_err(|error| dialler.stream(error))?;
@@ -271,7 +265,6 @@ impl Dial for Address {
             None => dialler.watch(client, site, stream.into_socket()),
         };
         let transport = connected.map_err(|error| attempt.io("watching the connection", error))?;
-        let connection = connection.map(ConnectionId::new);
         Ok(NewConnection { transport, compatibility, connection })
     }
 }

@@ -25,7 +25,7 @@ mod tests;
 mod waiting;
 
 pub use admission::{Admission, Admitted, NewIds};
-pub use attempt::{Attempt, hello, lane};
+pub use attempt::Attempt;
 pub use device::DeviceError;
 pub use liveness::OnPeerGone;
 pub use liveness_layer::end_with_peer;

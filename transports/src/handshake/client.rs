@@ -1,11 +1,12 @@
 //! The client's half of the handshake.
 
 use farcall_core::service::ServiceDescription;
+use farcall_core::transport::Lane;
 use farcall_core::{Compatibility, Key, MissingMethod};
 
 use super::frame::{
-    Frame, FrameError, FrameReader, HAS_LANES, Hello, Identify, LaneWish, NAMES_FURTHER,
-    NamedService, Reject, Welcome,
+    Frame, FrameError, FrameReader, HAS_LANES, Hello, Identify, NAMES_FURTHER, NamedService,
+    Reject, Welcome,
 };
 use super::methods::{MethodList, MethodsError};
 use super::proof::{ChannelBinding, End, Nonce, Proof, Transcript};
@@ -120,12 +121,6 @@ impl ClientHandshake {
             self.hello.further.push(NamedService { name: name.to_owned(), fingerprint });
             self.services.push(service);
         }
-        self
-    }
-
-    /// Is to be this lane.
-    pub fn as_lane(mut self, lane: LaneWish) -> ClientHandshake {
-        self.hello.lane = lane;
         self
     }
 
@@ -267,7 +262,7 @@ impl ClientHandshake {
         if self.services.len() > 1 && self.versions().highest < NAMES_FURTHER {
             return Err(Refusal::OneService);
         }
-        if matches!(self.hello.lane, LaneWish::Of(_)) && self.versions().highest < HAS_LANES {
+        if matches!(self.hello.lane, Lane::Of(_)) && self.versions().highest < HAS_LANES {
             return Err(Refusal::OneLane);
         }
         let mut compatibility: Option<Compatibility> = None;

@@ -2,6 +2,7 @@
 
 use std::iter;
 
+use farcall_core::transport::{ConnectionId, Lane};
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -69,19 +70,7 @@ pub struct Hello {
     pub further: Vec<NamedService>,
     /// Which lane it is, since version 3.
     #[serde(skip)]
-    pub lane: LaneWish,
-}
-
-/// Which lane a client is to be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LaneWish {
-    /// The only one.
-    #[default]
-    Alone,
-    /// The first of a connection that may get further ones.
-    First,
-    /// A further one of the connection with this id.
-    Of([u8; 16]),
+    pub lane: Lane,
 }
 
 /// A service as a client names it.
@@ -99,7 +88,7 @@ impl Hello {
         iter::once(&*self.service).chain(self.further.iter().map(|further| &*further.name))
     }
 
-    /// The same hello, with what its version says after the fields of the first one.
+    /// Reads what later versions say after the fields of the first one.
     fn with_later_parts(self, bytes: &[u8], body: Body) -> Result<Hello, FrameError> {
         let (mut hello, mut rest) = (self, bytes);
         if body.version >= NAMES_FURTHER {
@@ -129,7 +118,7 @@ pub struct Welcome {
     pub setup: Vec<u8>,
     /// The id of the connection, if the client is to be one of several lanes, since version 3.
     #[serde(skip)]
-    pub connection: Option<[u8; 16]>,
+    pub connection: Option<ConnectionId>,
 }
 
 /// The server's answer to a hello that does not fit.
@@ -411,7 +400,7 @@ mod tests {
             terms: Terms { window: 64, slot: 4096, max_message: 1 << 30 },
             setup: vec![1, 2, 3],
             further: vec![NamedService { name: "Log".into(), fingerprint: 5 }],
-            lane: LaneWish::Of([7; 16]),
+            lane: Lane::Of(ConnectionId::new([7; 16])),
         })
     }
 
@@ -472,13 +461,10 @@ mod tests {
             else {
                 panic!("a hello of {theirs} at an end of {ours}");
             };
-            let of_first = |hello: &Hello| Hello {
-                further: Vec::new(),
-                lane: LaneWish::Alone,
-                ..hello.clone()
-            };
+            let of_first =
+                |hello: &Hello| Hello { further: Vec::new(), lane: Lane::Alone, ..hello.clone() };
             assert_eq!(of_first(&sent), of_first(&read));
-            (read.further.len(), read.lane != LaneWish::Alone)
+            (read.further.len(), read.lane != Lane::Alone)
         };
         for (ours, theirs, later_parts) in [
             (range(1, 3), range(1, 3), (1, true)),

@@ -2,14 +2,14 @@
 
 use bolero::{TypeGenerator, check};
 use farcall_core::service::ServiceDescription;
+use farcall_core::transport::{ConnectionId, Lane};
 use farcall_core::{Authentication, Key, MethodDescription};
 
 use super::frame::PREFIX_BYTES;
 use super::methods::MethodList;
 use super::{
-    ClientHandshake, ClientStep, Frame, FrameError, FrameReader, Hello, Identify, LaneWish,
-    MAX_BODY_BYTES, MethodEntry, NamedService, Nonce, Reject, ServerHandshake, ServerStep,
-    TimeTold, Welcome,
+    ClientHandshake, ClientStep, Frame, FrameError, FrameReader, Hello, Identify, MAX_BODY_BYTES,
+    MethodEntry, NamedService, Nonce, Reject, ServerHandshake, ServerStep, TimeTold, Welcome,
 };
 use crate::contract::{SlicePlan, Terms};
 use crate::corpus::is_kept;
@@ -46,7 +46,7 @@ impl Parts {
                     terms,
                     setup,
                     further,
-                    lane: [LaneWish::Alone, LaneWish::First, LaneWish::Of([7; 16])]
+                    lane: [Lane::Alone, Lane::First, Lane::Of(ConnectionId::new([7; 16]))]
                         [(number % 3) as usize],
                 });
             }
@@ -175,7 +175,7 @@ fn any_frames_without_the_secret_connect_nobody() {
         terms,
         setup: Vec::new(),
         further: Vec::new(),
-        lane: LaneWish::Alone,
+        lane: Lane::Alone,
     };
     check!().with_type::<Vec<Parts>>().cloned().for_each(|frames| {
         let mut client = ClientHandshake::new(hello.clone(), &KV).with_key(key.clone(), [1; 32]);

@@ -51,8 +51,8 @@ mod versions;
 pub use client::{Agreement, ClientHandshake, ClientStep, Refusal};
 pub(crate) use frame::begins_as_frame;
 pub use frame::{
-    Frame, FrameError, FrameReader, Hello, Identify, LaneWish, MAX_BODY_BYTES, MAX_FRAME_BYTES,
-    MAX_SERVICES, NamedService, Reject, TimeTold, Welcome,
+    Frame, FrameError, FrameReader, Hello, Identify, MAX_BODY_BYTES, MAX_FRAME_BYTES, MAX_SERVICES,
+    NamedService, Reject, TimeTold, Welcome,
 };
 pub use methods::{MAX_METHODS, MethodEntry, MethodsError};
 pub use offer::{Offer, Offered};

@@ -91,8 +91,10 @@ impl Offer {
 
 #[cfg(test)]
 mod tests {
+    use farcall_core::transport::Lane;
+
     use super::*;
-    use crate::handshake::{LaneWish, NamedService};
+    use crate::handshake::NamedService;
 
     static KV: ServiceDescription = ServiceDescription { name: "Kv", fingerprint: 7, methods: &[] };
 
@@ -104,7 +106,7 @@ mod tests {
             terms: Terms { window: 8, slot: 1 << 20, max_message: 99 },
             setup: Vec::new(),
             further: Vec::new(),
-            lane: LaneWish::Alone,
+            lane: Lane::Alone,
         }
     }
 

@@ -1,7 +1,8 @@
 //! What the handshakes of tests say.
 
-use super::{Hello, LaneWish};
+use super::Hello;
 use crate::contract::Terms;
+use farcall_core::transport::Lane;
 
 /// What both ends offer.
 pub(super) const TERMS: Terms = Terms { window: 8, slot: 4096, max_message: 99 };
@@ -15,6 +16,6 @@ pub(super) fn hello(setup: &[u8]) -> Hello {
         terms: TERMS,
         setup: setup.to_vec(),
         further: Vec::new(),
-        lane: LaneWish::Alone,
+        lane: Lane::Alone,
     }
 }

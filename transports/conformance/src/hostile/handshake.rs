@@ -1,5 +1,6 @@
 //! The handshake by hand, at either end.
 
+use farcall_core::transport::Lane;
 use std::io;
 
 use farcall_core::{
@@ -7,7 +8,7 @@ use farcall_core::{
     codec::{As, Reader, Serde, decode, encode, encoded_len},
 };
 use farcall_transports::contract::Terms;
-use farcall_transports::handshake::{Frame, FrameReader, Hello, LaneWish, Reject, Welcome};
+use farcall_transports::handshake::{Frame, FrameReader, Hello, Reject, Welcome};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{RawListener, Stream};
@@ -40,7 +41,7 @@ pub fn hello(backend: &str, service: &ServiceDescription, terms: Terms, setup: V
         terms,
         setup,
         further: Vec::new(),
-        lane: LaneWish::Alone,
+        lane: Lane::Alone,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Refusals for reasons that no peer of an ordinary test has: another user, and a server that cannot make its end.
 
-use farcall_core::transport::ConnectionId;
+use farcall_core::transport::{ConnectionId, Lane};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use crate::bootstrap::{Admission, MostClients, NewIds, ServerHalves, places};
 use crate::contract::{
     Accepted, Backend, Config, Fabric, Intake, NewClient, SetupError, Source, Terms,
 };
-use crate::handshake::{Frame, FrameReader, Hello, LaneWish, Reject};
+use crate::handshake::{Frame, FrameReader, Hello, Reject};
 use crate::tcp::Tcp;
 
 static SERVICE: ServiceDescription =
@@ -60,7 +60,7 @@ fn a_device_that_fails_is_named_to_programs_of_the_same_user_only() {
         fingerprint: SERVICE.fingerprint,
         terms: Terms { window: 8, slot: 4096, max_message: 99 },
         further: Vec::new(),
-        lane: LaneWish::Alone,
+        lane: Lane::Alone,
         setup: Vec::new(),
     };
     let told = |source| {
