@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use farcall::ping::PingPollClient;
 use farcall::rack::sim::{Actor, Fault, Next, Node, NodeId, Turn};
 use farcall::rack::{Dialled, Dialling, Host, Rack, site_of, turn_after};
 use farcall::time::Instant;
 use farcall::{
     Authentication, BindError, ConnectError, Connection, ConnectionOptions, DialOptions,
-    DrivenServer, Key, PendingCall, PollClient, RpcError, Server, ServerBuilder,
+    DrivenServer, Key, PendingCall, PollClient, RefusalReason, RpcError, Server, ServerBuilder,
+    ServiceDescription,
 };
 use farcall_core::transport::{BindTls, DialTls};
 
@@ -188,24 +190,37 @@ impl Actor for Caller {
     }
 }
 
-/// Nobody proves anything there, so nobody is to believe it.
 #[test]
-fn keys_are_refused_on_a_rack() {
-    let (mut rack, client, _server) = rack(1);
-    let key = Key::new("key", [7; 16]).unwrap();
-    let builder = Server::builder().service(SlowServer::new(Service::default()));
-    let builder = builder.authenticate(Authentication::new().key(key.clone()));
-    let error = rack.serve("sim://1/keys", builder).unwrap_err();
-    assert!(matches!(error, BindError::Unsupported { .. }), "{error}");
-    let options = DialOptions { key: Some(key), ..DialOptions::default() };
-    let description = <SlowPollClient as PollClient>::DESCRIPTION;
-    let site = site_of(&rack.node(client));
-    let dialled = rack.dial(client, "sim://1/slow", description, &site, &options);
-    let error = dialled.expect_err("the rack proves nothing");
-    assert!(matches!(error, ConnectError::Unsupported { .. }), "{error}");
+fn clients_prove_their_keys_on_a_rack() {
+    let (mut rack, client, _open) = rack(1);
+    let key = |name: &str, byte| Key::new(name, [byte; 16]).unwrap();
+    let keys = Authentication::new().key(key("alice", 7)).permit(|_, service| service == "Slow");
+    let server = builder(Service::default()).authenticate(keys);
+    let server = rack.serve("sim://1/keys", server).unwrap();
+    let (description, site) = (SlowPollClient::DESCRIPTION, site_of(&rack.node(client)));
+    let mut dial = |address: &str, service: &'static ServiceDescription, key: Option<Key>| {
+        let options = DialOptions { key, ..DialOptions::default() };
+        let dialling = rack.dial(client, address, service, &site, &options)?;
+        rack.finish(dialling).map(drop)
+    };
+    dial("sim://1/keys", description, Some(key("alice", 7))).unwrap();
+    for (address, service, wrong) in [
+        ("sim://1/keys", description, None),
+        ("sim://1/keys", description, Some(key("alice", 8))),
+        ("sim://1/keys", description, Some(key("bob", 7))),
+        // She may not use this.
+        ("sim://1/keys", PingPollClient::DESCRIPTION, Some(key("alice", 7))),
+        // This server asks for none.
+        ("sim://1/slow", description, Some(key("alice", 7))),
+    ] {
+        let error = dial(address, service, wrong).expect_err(address);
+        assert!(matches!(error, ConnectError::NotPermitted { .. }), "{error}");
+    }
+    let refused = server.metrics().snapshot().refused(RefusalReason::NotPermitted);
+    assert_eq!(refused, 3, "one has refused to say who it is, and one was not asked");
 }
 
-/// Nor has anybody TLS there: no rack is to pretend it.
+/// Nobody has TLS there, so no rack is to pretend it.
 #[test]
 fn tls_is_refused_on_a_rack() {
     let (mut rack, client, _server) = rack(1);

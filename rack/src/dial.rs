@@ -9,15 +9,17 @@ use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_transports::bootstrap::{self, Attempt};
-use farcall_transports::contract::{Answer, PendingClient, Placement, Stream};
-use farcall_transports::handshake::{Agreement, ClientHandshake, ClientStep, Welcome};
+use farcall_transports::contract::{self, PendingClient, Placement, Stream};
+use farcall_transports::handshake::{
+    Agreement, ClientHandshake, ClientStep, ServerHandshake, Welcome,
+};
 use farcall_verbs::sim::Node;
 
 use super::address::RackAddress;
 use super::admitted::Admitted;
 use super::cpu_costs;
 use super::liveness::NodeLife;
-use super::network::{LEG_NS, Network, RETRY_NS, fabric};
+use super::network::{Answer, LEG_NS, Listening, Network, RETRY_NS, Then, fabric};
 use super::waking::Waking;
 
 /// A connection that is being made by a program of a node: it takes [turns](Dialling::turn).
@@ -62,11 +64,18 @@ enum Step {
         client: Client,
         at: Instant,
     },
-    /// The server's answer comes at this moment.
+    /// The client's proof comes to the server that asked for it at this moment.
+    Proving {
+        client: Client,
+        proof: Vec<u8>,
+        server: (Arc<Listening>, Box<ServerHandshake>),
+        at: Instant,
+    },
+    /// The answer of that server comes at this moment.
     Answered {
         client: Client,
-        answer: Vec<u8>,
-        admitted: Option<Box<Admitted>>,
+        answer: Answer,
+        server: Arc<Listening>,
         at: Instant,
     },
     /// The client shows the server that it receives where it said, and goes on at this moment.
@@ -96,10 +105,6 @@ impl Dialling {
     ) -> Result<Dialling, ConnectError> {
         let address: RackAddress =
             address.parse().map_err(|why| ConnectError::InvalidAddress(Box::new(why)))?;
-        if options.key.is_some() {
-            let what = "a simulated rack authenticates nobody; leave `key` away there".into();
-            return Err(ConnectError::Unsupported { address: address.to_string(), what });
-        }
         if options.tls.is_some() {
             let what = "a simulated rack has no TLS; leave `tls` away there".into();
             return Err(ConnectError::Unsupported { address: address.to_string(), what });
@@ -170,21 +175,32 @@ impl Dialling {
                     return Ok(Step::Refused { at: after(now, LEG_NS) });
                 };
                 let hello = client.handshake.hello_bytes();
-                let (answer, admitted) = listening.answer(&hello, &self.from, self.deadline - now);
-                Ok(Step::Answered { client, answer, admitted, at: after(now, LEG_NS) })
+                let handshake = listening.handshake(&self.network);
+                let answer = listening.answer(handshake, &hello, (&self.from, self.deadline - now));
+                Ok(Step::Answered { client, answer, server: listening, at: after(now, LEG_NS) })
             }
-            Step::Answered { client, answer, admitted, .. } if !self.reaches_client() => {
-                Ok(Step::Answered { client, answer, admitted, at: after(now, RETRY_NS) })
+            Step::Proving { client, proof, server, .. } if !self.reaches_server() => {
+                Ok(Step::Proving { client, proof, server, at: after(now, RETRY_NS) })
             }
-            Step::Answered { admitted: Some(ref admitted), .. }
-            | Step::Confirming { ref admitted, .. }
-                if !admitted.is_served() =>
-            {
-                // The server that answered is gone, and what runs there now knows nothing of it.
+            Step::Answered { client, answer, server, .. } if !self.reaches_client() => {
+                Ok(Step::Answered { client, answer, server, at: after(now, RETRY_NS) })
+            }
+            Step::Proving { server: (ref server, _), .. } if !self.listens(server) => {
                 Err(self.attempt().no_server(self.nobody_listens()).into())
             }
-            Step::Answered { client, answer, admitted, .. } => {
-                self.take_answer(client, &answer, admitted, now)
+            Step::Answered { ref server, .. } if !server.life.is_running() => {
+                // What runs there now knows nothing of it.
+                Err(self.attempt().no_server(self.nobody_listens()).into())
+            }
+            Step::Confirming { ref admitted, .. } if !admitted.is_served() => {
+                Err(self.attempt().no_server(self.nobody_listens()).into())
+            }
+            Step::Proving { client, proof, server: (server, handshake), .. } => {
+                let answer = server.answer(*handshake, &proof, (&self.from, self.deadline - now));
+                Ok(Step::Answered { client, answer, server, at: after(now, LEG_NS) })
+            }
+            Step::Answered { client, answer, server, .. } => {
+                self.take_answer(client, answer, server, now)
             }
             Step::Confirming { client, agreement, admitted, .. } => {
                 self.confirm(client, agreement, admitted, now)
@@ -196,19 +212,23 @@ impl Dialling {
     fn take_answer(
         &self,
         mut client: Client,
-        answer: &[u8],
-        admitted: Option<Box<Admitted>>,
+        answer: Answer,
+        server: Arc<Listening>,
         now: Instant,
     ) -> Result<Step, Ended> {
         let attempt = self.attempt();
-        let received = client.handshake.receive(answer);
+        let received = client.handshake.receive(&answer.bytes);
         let refused = |refusal| attempt.refused(refusal, client.handshake.hello());
-        let (ClientStep::Connect(agreement), Some(admitted)) =
-            (received.map_err(refused)?, admitted)
-        else {
-            return Err(attempt.misbehaved("it welcomes a client that it has not taken").into());
-        };
-        self.confirm(client, agreement, admitted, now)
+        match (received.map_err(refused)?, answer.then) {
+            (ClientStep::Connect(agreement), Then::Ready(admitted)) => {
+                self.confirm(client, agreement, admitted, now)
+            }
+            (ClientStep::Send(proof), Then::Proof(handshake)) => {
+                let server = (server, handshake);
+                Ok(Step::Proving { client, proof, server, at: after(now, LEG_NS) })
+            }
+            _ => Err(attempt.misbehaved("it welcomes a client that it has not taken").into()),
+        }
     }
 
     /// Shows the server that the client receives where it said, if the server asks for that. Then it is connected.
@@ -220,7 +240,7 @@ impl Dialling {
         now: Instant,
     ) -> Result<Step, Ended> {
         let Welcome { terms, setup, .. } = &agreement.welcome;
-        let answer = Answer { terms, setup, timeout: self.deadline - now };
+        let answer = contract::Answer { terms, setup, timeout: self.deadline - now };
         let confirmed = client.pending.confirm(&answer, now);
         match confirmed.map_err(|error| self.attempt().setup(error))? {
             Some(at) => Ok(Step::Confirming { client, agreement, admitted, at }),
@@ -241,7 +261,10 @@ impl Dialling {
             .dial(&Placement { share, ..Placement::new(&self.site, fabric) }, config)
             .map_err(|error| self.attempt().setup(error))?;
         let by = (backend, config);
-        let handshake = self.attempt().handshake(by, self.service, &self.options, &*pending)?;
+        let mut handshake = self.attempt().handshake(by, self.service, &self.options, &*pending)?;
+        if let Some(key) = &self.options.key {
+            handshake = handshake.with_key(key.clone(), self.network.nonce());
+        }
         Ok(Client { pending, handshake })
     }
 
@@ -251,6 +274,11 @@ impl Dialling {
 
     fn reaches_client(&self) -> bool {
         self.from.is_running() && self.to.reaches(&self.from.node)
+    }
+
+    fn listens(&self, server: &Arc<Listening>) -> bool {
+        let listening = self.network.listening(&self.address);
+        listening.is_some_and(|listening| Arc::ptr_eq(&listening, server))
     }
 
     fn nobody_listens(&self) -> String {
@@ -272,7 +300,7 @@ impl Dialling {
         let timeout = self.deadline - now;
         let take_stream = pending.take_stream();
         let client = pending
-            .finish(Answer { terms: &terms, setup: &setup, timeout })
+            .finish(contract::Answer { terms: &terms, setup: &setup, timeout })
             .map_err(|error| attempt.setup(error))?;
         let client = cpu_costs::client(client, &self.from.node, self.network.costs());
         let end = (self.from.clone(), self.address.config().silence);
@@ -324,6 +352,7 @@ impl Step {
             Step::Connecting { at, .. }
             | Step::Refused { at }
             | Step::Greeting { at, .. }
+            | Step::Proving { at, .. }
             | Step::Answered { at, .. }
             | Step::Confirming { at, .. } => *at,
             Step::Over => Instant::FAR_FUTURE,

@@ -57,7 +57,8 @@ impl Following {
         }
         let listening = self.network.listening(&self.of).ok_or("nobody serves there")?;
         let question = TimeQuestions::default().question();
-        Ok(listening.answer(&question, from, ASK_EVERY).0)
+        let handshake = listening.handshake(&self.network);
+        Ok(listening.answer(handshake, &question, (from, ASK_EVERY)).bytes)
     }
 
     fn take_answer(&mut self, asked: Instant, heard: Instant, answer: Result<Vec<u8>, &str>) {

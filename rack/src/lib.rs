@@ -118,7 +118,7 @@ impl Rack {
         let life = NodeLife::new(node.clone());
         let network = Arc::clone(&self.network);
         let binding = RackBinding { network: &network, life, address, following: Cell::default() };
-        let on_stream = runs_on_stream(binding.address.backend());
+        let on_stream = binding.address.offered().any(|(backend, _)| runs_on_stream(backend));
         let sites: Vec<_> = (0..server.thread_count()).map(|_| site_of(&node)).collect();
         let mut waking = Vec::new();
         if on_stream {

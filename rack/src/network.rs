@@ -15,7 +15,7 @@ use farcall_verbs::Device;
 use farcall_verbs::sim::{Node, NodeId};
 
 use farcall_transports::bootstrap::{Admission, OnPeerGone};
-use farcall_transports::handshake::{Reject, ServerHandshake, ServerStep};
+use farcall_transports::handshake::{FrameError, Nonce, Reject, ServerHandshake, ServerStep};
 
 use super::address::RackAddress;
 use super::admitted::Admitted;
@@ -49,6 +49,8 @@ struct State {
     shared_devices: Option<BTreeMap<(NodeId, u32), Device>>,
     /// Of the next stream.
     seed: u64,
+    /// Handshakes that have needed a nonce.
+    nonces: u64,
 }
 
 /// What a backend runs on at a node with that device.
@@ -80,6 +82,15 @@ impl Network {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that no handshake of the rack has had. Each run of a simulation has the same: nobody is to be kept out.
+    pub(super) fn nonce(&self) -> Nonce {
+        let mut state = self.lock();
+        state.nonces += 1;
+        let mut nonce = Nonce::default();
+        nonce[..8].copy_from_slice(&state.nonces.to_le_bytes());
+        nonce
     }
 
     /// A device of that node: a new one, or the one that its programs share.
@@ -133,54 +144,109 @@ impl Network {
     }
 }
 
+/// Takes what has come of a client's frames, one after the other.
+fn receive(handshake: &mut ServerHandshake, mut bytes: &[u8]) -> Result<ServerStep, FrameError> {
+    loop {
+        let (next, rest) = bytes.split_at(handshake.missing().min(bytes.len()));
+        match handshake.receive(next)? {
+            ServerStep::Receive if !rest.is_empty() => bytes = rest,
+            step => return Ok(step),
+        }
+    }
+}
+
+/// A server's answer to frames of a client's.
+pub(super) struct Answer {
+    pub(super) bytes: Vec<u8>,
+    pub(super) then: Then,
+}
+
+/// What comes after the server's answer.
+pub(super) enum Then {
+    /// Nothing: the server has refused the client, or answered a question.
+    Nothing,
+    /// The client's proof, for this handshake.
+    Proof(Box<ServerHandshake>),
+    /// The client is in, and says that it is ready.
+    Ready(Box<Admitted>),
+}
+
+impl Answer {
+    fn last(bytes: Vec<u8>) -> Answer {
+        Answer { bytes, then: Then::Nothing }
+    }
+
+    /// The client, if it is let in.
+    pub(super) fn into_admitted(self) -> Option<Box<Admitted>> {
+        match self.then {
+            Then::Ready(admitted) => Some(admitted),
+            Then::Nothing | Then::Proof(_) => None,
+        }
+    }
+}
+
 impl Listening {
-    /// Answers the bytes of a client's first frame, or of another server's question. Gives the client too, if it is let in.
+    /// The server's half of a new handshake.
+    pub(super) fn handshake(&self, network: &Network) -> ServerHandshake {
+        let handshake = ServerHandshake::default();
+        match self.admission.authentication() {
+            Some(authentication) => {
+                handshake.authenticating(authentication.clone(), network.nonce())
+            }
+            None => handshake,
+        }
+    }
+
+    /// Answers bytes of a client's in that handshake, or those of another server's question.
     pub(super) fn answer(
         &self,
-        hello: &[u8],
-        from: &NodeLife,
-        time_left: Duration,
-    ) -> (Vec<u8>, Option<Box<Admitted>>) {
-        let mut handshake = ServerHandshake::default();
-        let hello = match handshake.receive(hello) {
+        mut handshake: ServerHandshake,
+        bytes: &[u8],
+        (from, time_left): (&NodeLife, Duration),
+    ) -> Answer {
+        let hello = match receive(&mut handshake, bytes) {
             Ok(ServerStep::Decide(hello)) => hello,
+            Ok(ServerStep::Challenge(bytes)) => {
+                return Answer { bytes, then: Then::Proof(Box::new(handshake)) };
+            }
             Ok(ServerStep::Refuse(answer)) => {
                 self.admission.count_refusal(handshake.refusal_reason());
-                return (answer, None);
+                return Answer::last(answer);
             }
             Ok(ServerStep::Reject(reject)) => {
                 self.admission.count_refusal(RefusalReason::NotPermitted);
-                return (ServerHandshake::reject(reject), None);
+                return Answer::last(ServerHandshake::reject(reject));
             }
             Ok(ServerStep::TellTime) => {
                 let now = Instant::from_nanos(self.life.node.clock_ns());
                 let told = self.admission.tell_time(now, now);
                 let told = told.map(|told| handshake.tell_time(told));
-                return (told.unwrap_or_else(ServerHandshake::reject), None);
+                return Answer::last(told.unwrap_or_else(ServerHandshake::reject));
             }
-            Ok(ServerStep::Receive | ServerStep::Challenge(_) | ServerStep::Ready) => {
+            Ok(ServerStep::Receive | ServerStep::Ready) => {
                 self.admission.count_refusal(RefusalReason::NoHandshake);
                 let what = "an incomplete frame".to_owned();
-                return (ServerHandshake::reject(Reject::Malformed { what }), None);
+                return Answer::last(ServerHandshake::reject(Reject::Malformed { what }));
             }
             // A socket would be closed without a word.
             Err(error) => {
                 self.admission.count_refusal(RefusalReason::NoHandshake);
                 let what = error.to_string();
-                return (ServerHandshake::reject(Reject::Malformed { what }), None);
+                return Answer::last(ServerHandshake::reject(Reject::Malformed { what }));
             }
         };
         // The server's threads move on only after this.
         let source = Source::Node(from.node.id().number());
-        match self.admission.admit((&hello, None), (source, Duration::ZERO), || Ok(time_left)) {
+        let (identity, no_wait) = (handshake.identity(), Duration::ZERO);
+        let client = (&hello, identity.as_ref());
+        match self.admission.admit(client, (source, no_wait), || Ok(time_left)) {
             Ok(farcall_transports::bootstrap::Admitted { greeting, accepted, .. }) => {
-                let answer = handshake.welcome(greeting);
-                let silence = self.admission.silence();
-                let life = self.life.clone();
+                let bytes = handshake.welcome(greeting);
+                let (life, silence) = (self.life.clone(), self.admission.silence());
                 let admitted = Admitted::new(handshake, accepted, life, silence);
-                (answer, Some(Box::new(admitted)))
+                Answer { bytes, then: Then::Ready(Box::new(admitted)) }
             }
-            Err(reject) => (ServerHandshake::reject(reject.told_to(source)), None),
+            Err(reject) => Answer::last(ServerHandshake::reject(reject.told_to(source))),
         }
     }
 }

@@ -38,10 +38,12 @@ impl Rack {
         let attempt = Attempt { address: &address, timeout: RAW_HANDSHAKE_BOUND };
         let listening = self.network.listening(&address);
         let listening = listening.ok_or_else(|| attempt.no_server("nobody serves there"))?;
-        let (answer, admitted) = listening.answer(frame, &client, attempt.timeout);
+        let handshake = listening.handshake(&self.network);
+        let mut answer = listening.answer(handshake, frame, (&client, attempt.timeout));
         self.run_for(LEG_NS);
         let client = (client, address.config().silence);
-        Ok(RawAnswer { answer, client, admitted })
+        let bytes = std::mem::take(&mut answer.bytes);
+        Ok(RawAnswer { answer: bytes, client, admitted: answer.into_admitted() })
     }
 
     /// Says that the client is ready: the server has it until what this gives is dropped. `on_server_gone` is called when the

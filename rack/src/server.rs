@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use farcall_core::error::BindError;
 use farcall_core::server::ServerThread;
@@ -85,11 +84,6 @@ impl Binding for RackBinding<'_> {
         let RackBinding { network, life, address, .. } = self;
         let (text, config) = (address.to_string(), address.config());
         let in_use = || BindError::InUse { address: text.clone() };
-        if options.authentication.is_some() {
-            let what =
-                "a simulated rack authenticates nobody; leave `authenticate` away there".into();
-            return Err(BindError::Unsupported { address: text, what });
-        }
         if options.tls.is_some() {
             let what = "a simulated rack has no TLS; leave `tls` away there".into();
             return Err(BindError::Unsupported { address: text, what });
@@ -119,13 +113,14 @@ impl Binding for RackBinding<'_> {
             halves.push(BoundHalf { transports: transports.collect(), renewal: None });
             backends.push((backend, config, intakes));
         }
-        // Each run of a simulation has the same.
-        let next = AtomicU64::new(1);
+        let of_ids = Arc::clone(network);
         let ids = NewIds::from(move || {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            Ok(ConnectionId::new(u128::from(number).to_le_bytes()))
+            let mut id = [0; 16];
+            id.copy_from_slice(&of_ids.nonce()[..16]);
+            Ok(ConnectionId::new(id))
         });
-        let admission = Admission::new(backends, services, (places, ids), &sites[0]);
+        let admission = Admission::new(backends, services, (places, ids), &sites[0])
+            .with_authentication(options.authentication.clone());
         let listening = Arc::new(Listening { life: life.clone(), admission });
         if !network.listen(address, &listening) {
             return Err(in_use());

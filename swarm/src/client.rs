@@ -115,7 +115,7 @@ impl Client {
         Client {
             host,
             // Bugs of transports are planted in the polled client.
-            shares: dice.once_in(2) && setup.mutation.is_none_or(|it| it.of_backend().is_some()),
+            shares: dice.once_in(2) && setup.mutation.is_none_or(|it| it.bug().is_some()),
             shares_queue_pair: dice.once_in(2),
             standby: None,
             setup,

@@ -122,7 +122,7 @@ pub(crate) fn run(
     };
     let records = Rc::new(RefCell::new(Records::default()));
     // Of this thread, which runs the whole rack.
-    plant(mutation.and_then(Mutation::of_backend).map(|(_, bug)| bug));
+    plant(mutation.and_then(Mutation::bug));
     let played = catch_unwind(AssertUnwindSafe(|| {
         let setup = ClientSetup {
             address: run.address.clone(),

@@ -16,7 +16,10 @@
 //! once the clients are gone the server holds none of their resources (safety, then liveness, as in TigerBeetle's
 //! simulator). The same seed gives the same run, so a failing one can be [run](run_seed) again with a trace.
 //!
-//! Each seed also runs a case of the backends' conformance suite. Its cases expect that every connection
+//! Each seed also runs clients whose connections have several lanes, each over another backend, and several services: lanes are
+//! opened, dropped and broken while others go on, and a stranger never gets one. Quotas and limits count connections.
+//!
+//! It also runs a case of the backends' conformance suite. Its cases expect that every connection
 //! survives, so their rack only has faults that a reliable connection repairs.
 //!
 //! [`Mutation`]s plant bugs, to show that the swarm can find them.
@@ -27,6 +30,7 @@ mod caller;
 mod client;
 mod dice;
 mod kv;
+mod lanes;
 mod log;
 mod mutation;
 mod outcome;

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use farcall_core::planted::Bug as CoreBug;
 use farcall_transports::planted::Bug;
 use farcall_transports::{Backend, registry};
 
@@ -30,11 +31,13 @@ pub enum Mutation {
     Rfp(Bug),
     /// A bug of the backend `scale`.
     Scale(Bug),
+    /// A bug that shows where connections have several lanes.
+    Lanes(Bug),
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 17] = [
+    pub const ALL: [Mutation; 21] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -47,11 +50,15 @@ impl Mutation {
         Mutation::HostileDatagram(Bug::UncheckedWindow),
         Mutation::HostileDatagram(Bug::UncheckedShare),
         Mutation::WriteImm(Bug::UncheckedLength),
-        Mutation::WriteImm(Bug::UncheckedQuota),
+        Mutation::WriteImm(Bug::Core(CoreBug::UncheckedQuota)),
         Mutation::Rfp(Bug::UncheckedLap),
         Mutation::Rfp(Bug::SkippedDrain),
         Mutation::Rfp(Bug::OvertakenOperation),
         Mutation::Scale(Bug::EarlySwitch),
+        Mutation::Lanes(Bug::Core(CoreBug::QuotaOfLanes)),
+        Mutation::Lanes(Bug::LaneOnAnyThread),
+        Mutation::Lanes(Bug::UncheckedIdentity),
+        Mutation::Lanes(Bug::ForgottenEnd),
     ];
 
     /// Its name on the command line.
@@ -65,7 +72,8 @@ impl Mutation {
             | Mutation::HostileDatagram(bug)
             | Mutation::WriteImm(bug)
             | Mutation::Rfp(bug)
-            | Mutation::Scale(bug) => match bug {
+            | Mutation::Scale(bug)
+            | Mutation::Lanes(bug) => match bug {
                 Bug::LostDuplicateCheck => "lost-duplicate-check",
                 Bug::DoubleCredit => "double-credit",
                 Bug::ForgottenResponse => "forgotten-response",
@@ -74,11 +82,15 @@ impl Mutation {
                 Bug::UncheckedWindow => "unchecked-window",
                 Bug::UncheckedLength => "unchecked-length",
                 Bug::UncheckedShare => "unchecked-share",
-                Bug::UncheckedQuota => "unchecked-quota",
+                Bug::Core(CoreBug::UncheckedQuota) => "unchecked-quota",
+                Bug::Core(CoreBug::QuotaOfLanes) => "quota-of-lanes",
                 Bug::UncheckedLap => "unchecked-lap",
                 Bug::SkippedDrain => "skipped-drain",
                 Bug::OvertakenOperation => "overtaken-operation",
                 Bug::EarlySwitch => "early-switch",
+                Bug::LaneOnAnyThread => "lane-on-any-thread",
+                Bug::UncheckedIdentity => "unchecked-identity",
+                Bug::ForgottenEnd => "forgotten-end",
             },
         }
     }
@@ -86,23 +98,35 @@ impl Mutation {
     /// The case that shows the bug, if calls of honest clients do not.
     pub(crate) fn case(self) -> Option<&'static str> {
         match self {
-            Mutation::WriteImm(Bug::UncheckedQuota) => Some(OVER_QUOTA),
+            Mutation::WriteImm(Bug::Core(CoreBug::UncheckedQuota)) => Some(OVER_QUOTA),
             Mutation::HostileDatagram(_) | Mutation::WriteImm(_) => Some(HOSTILE),
             _ => None,
         }
     }
 
-    /// The backend and its bug, if it is a bug of a backend.
-    pub(crate) fn of_backend(self) -> Option<(&'static dyn Backend, Bug)> {
+    /// The bug of farcall's; `None`: it is one of the suite's own parts.
+    pub(crate) fn bug(self) -> Option<Bug> {
         match self {
-            Mutation::Datagram(bug) | Mutation::HostileDatagram(bug) => {
-                Some((registry::find("datagram")?, bug))
-            }
-            Mutation::WriteImm(bug) => Some((registry::find("write_imm")?, bug)),
-            Mutation::Rfp(bug) => Some((registry::find("rfp")?, bug)),
-            Mutation::Scale(bug) => Some((registry::find("scale")?, bug)),
+            Mutation::Datagram(bug)
+            | Mutation::HostileDatagram(bug)
+            | Mutation::WriteImm(bug)
+            | Mutation::Rfp(bug)
+            | Mutation::Scale(bug)
+            | Mutation::Lanes(bug) => Some(bug),
             _ => None,
         }
+    }
+
+    /// The backend that has the bug, if only one has.
+    pub(crate) fn backend(self) -> Option<&'static dyn Backend> {
+        let name = match self {
+            Mutation::Datagram(_) | Mutation::HostileDatagram(_) => "datagram",
+            Mutation::WriteImm(_) => "write_imm",
+            Mutation::Rfp(_) => "rfp",
+            Mutation::Scale(_) => "scale",
+            _ => return None,
+        };
+        registry::find(name)
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn play(
         Ok(fixture) => {
             let fixture: Arc<dyn Fixture> = Arc::new(fixture);
             // Of this thread, which runs the whole rack.
-            plant(mutation.and_then(Mutation::of_backend).map(|(_, bug)| bug));
+            plant(mutation.and_then(Mutation::bug));
             let ended = run_case(&fixture, case);
             plant(None);
             ended

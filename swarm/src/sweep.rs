@@ -8,7 +8,7 @@ use farcall_transports::{Backend, registry};
 use farcall_transports_conformance::Case;
 
 use crate::dice::Dice;
-use crate::{Counts, Mutation, Outcome, Trace, kv, suite};
+use crate::{Counts, Mutation, Outcome, Trace, kv, lanes, suite};
 
 /// The configuration of all seeds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,13 +23,14 @@ pub struct Setting {
 
 impl Setting {
     pub(crate) fn backend_of(&self, seed: u64) -> &'static dyn Backend {
-        let mutated = self.mutation.and_then(Mutation::of_backend).map(|(backend, _)| backend);
-        self.backend.or(mutated).unwrap_or_else(|| Dice::new(seed, 6).pick(registry::ALL))
+        self.backend
+            .or(self.mutation.and_then(Mutation::backend))
+            .unwrap_or_else(|| Dice::new(seed, 6).pick(registry::ALL))
     }
 }
 
-/// Runs a seed: the key-value store with all faults, and a case of the conformance suite with faults that a
-/// connection repairs. With a planted bug, runs only the store, or the case that shows it; with a case, only that.
+/// Runs a seed: the key-value store and connections of several lanes with all faults, and a case of the conformance suite with
+/// faults that a connection repairs. With a planted bug, runs only what shows it; with a case, only that.
 pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
     let backend = setting.backend_of(seed);
     let name = setting.case.map(|case| case.name).or(setting.mutation.and_then(Mutation::case));
@@ -38,10 +39,12 @@ pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
         let play = |case| suite::play(seed, backend, case, setting.mutation, trace);
         return case.map(play).into_iter().collect();
     }
-    let store = kv::run(seed, backend, setting.mutation, trace);
+    let store = || kv::run(seed, backend, setting.mutation, trace);
+    let lanes = || lanes::run(seed, backend, setting.mutation, trace);
     match setting.mutation {
-        Some(_) => vec![store],
-        None => vec![store, suite::run(seed, backend, trace)],
+        Some(Mutation::Lanes(_)) => vec![lanes()],
+        Some(_) => vec![store()],
+        None => vec![store(), lanes(), suite::run(seed, backend, trace)],
     }
 }
 

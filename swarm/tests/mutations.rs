@@ -1,5 +1,6 @@
 //! The swarm finds each planted bug, and fails nowhere without one.
 
+use farcall_core::planted::Bug as CoreBug;
 use farcall_swarm::{Mutation, Outcome, Setting, Sweep, Trace, run_seed, sweep};
 use farcall_transports::planted::Bug;
 use farcall_transports::{Backend, registry};
@@ -7,7 +8,7 @@ use farcall_transports::{Backend, registry};
 /// Every planted bug is found within this many seeds.
 const SEEDS: u64 = 200;
 
-/// Runs the key-value store of a seed.
+/// Runs the part of a seed that shows the planted bug: without one, the key-value store.
 fn store(seed: u64, setting: Setting, trace: &Trace) -> Outcome {
     run_seed(seed, setting, trace).swap_remove(0)
 }
@@ -32,8 +33,13 @@ fn is_found_in(backend: Option<&'static dyn Backend>, mutation: Mutation, by: &[
         "seed {}",
         failure.seed
     );
-    let without = store(failure.seed, sound, &Trace::Off);
-    assert_eq!(without.failure, None, "seed {} without the planted bug: {without}", failure.seed);
+    for without in run_seed(failure.seed, sound, &Trace::Off) {
+        assert_eq!(
+            without.failure, None,
+            "seed {} without the planted bug: {without}",
+            failure.seed
+        );
+    }
 }
 
 #[test]
@@ -95,7 +101,7 @@ fn a_length_that_is_not_checked_is_found() {
 
 #[test]
 fn a_quota_of_calls_that_is_not_checked_is_found() {
-    let bug = Mutation::WriteImm(Bug::UncheckedQuota);
+    let bug = Mutation::WriteImm(Bug::Core(CoreBug::UncheckedQuota));
     is_found_in(registry::find("write_imm"), bug, &["calls ran where the quota allows"]);
 }
 
@@ -149,6 +155,32 @@ fn a_cancellation_of_the_next_call_is_found() {
 fn a_place_that_changes_hands_too_early_is_found() {
     let signs = ["deadline passed", "did not end in time"];
     is_found_in(registry::find("scale"), Mutation::Scale(Bug::EarlySwitch), &signs);
+}
+
+#[track_caller]
+fn is_found_with_lanes(bug: Bug, by: &[&str]) {
+    is_found(Mutation::Lanes(bug), by);
+}
+
+#[test]
+fn a_quota_for_each_lane_of_a_connection_is_found() {
+    let signs = ["ran where its quota allows"];
+    is_found_with_lanes(Bug::Core(CoreBug::QuotaOfLanes), &signs);
+}
+
+#[test]
+fn a_lane_on_another_thread_is_found() {
+    is_found_with_lanes(Bug::LaneOnAnyThread, &["ran where its quota allows"]);
+}
+
+#[test]
+fn a_lane_for_another_identity_is_found() {
+    is_found_with_lanes(Bug::UncheckedIdentity, &["let in where it must be refused"]);
+}
+
+#[test]
+fn connections_that_are_counted_for_good_are_found() {
+    is_found_with_lanes(Bug::ForgottenEnd, &["not let in: ", "let in where"]);
 }
 
 #[test]

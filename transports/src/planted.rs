@@ -26,9 +26,15 @@ pub enum Bug {
     SkippedDrain,
     /// `rfp`: the server takes a request before the operations that were sent before it.
     OvertakenOperation,
-    /// Calls run that are over their client's quota: a bug of the core.
+    /// A bug of the core.
     #[cfg(feature = "planted-bugs")]
-    UncheckedQuota,
+    Core(farcall_core::planted::Bug),
+    /// A further lane of a connection comes to any server thread.
+    LaneOnAnyThread,
+    /// A client with another identity gets a lane of a connection.
+    UncheckedIdentity,
+    /// A connection with an id is counted for good.
+    ForgottenEnd,
     /// `scale`: the server gives a place to the next client before the last one has left it.
     EarlySwitch,
 }
@@ -42,7 +48,11 @@ thread_local! {
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
-    farcall_core::planted::plant_unchecked_quota(bug == Some(Bug::UncheckedQuota));
+    let of_core = match bug {
+        Some(Bug::Core(bug)) => Some(bug),
+        _ => None,
+    };
+    farcall_core::planted::plant(of_core);
 }
 
 /// Whether this thread has the bug.

@@ -19,6 +19,7 @@ use crate::contract::{
     ThreadPlaces,
 };
 use crate::handshake::{Greeting, Hello, Offer, Offered, Reject, TimeTold, Welcome};
+use crate::planted::{Bug, is_planted};
 
 /// What a server offers, and the ways to its threads.
 #[derive(Debug)]
@@ -227,8 +228,11 @@ impl Admission {
         };
         let found = self.places.iter().map(|places| places.find(id));
         match found.enumerate().find_map(|(thread, found)| Some((thread, found?))) {
-            Some((thread, (from, whose))) if from == source && whose.as_ref() == identity => {
-                Ok((Some(id), Some(thread)))
+            Some((thread, (from, whose)))
+                if from == source
+                    && (whose.as_ref() == identity || is_planted(Bug::UncheckedIdentity)) =>
+            {
+                Ok((Some(id), Some(thread).filter(|_| !is_planted(Bug::LaneOnAnyThread))))
             }
             // The same words: a stranger learns nothing of an id that it has guessed.
             _ => refuse(

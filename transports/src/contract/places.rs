@@ -17,6 +17,8 @@ use farcall_core::site::Site;
 use farcall_core::time::Instant;
 use farcall_core::transport::{ClientId, ClientInfo, ConnectionId};
 
+use crate::planted::{Bug, is_planted};
+
 use super::{Config, CountsBySource, SetupError, Source, deadline_in};
 
 /// How long a client may take until its first call before it makes room for others: programs connect when they start, and some
@@ -442,7 +444,8 @@ impl Places {
     fn give_back(&mut self, key: PlaceKey) {
         self.hand_over(key);
         let Some(place) = self.taken.remove(&key) else { return };
-        self.connections -= usize::from(place.is_counted);
+        let is_forgotten = is_planted(Bug::ForgottenEnd) && place.connection.is_some();
+        self.connections -= usize::from(place.is_counted && !is_forgotten);
         self.leaving -= usize::from(place.is_counted && place.is_leaving);
         if let Some(half) = self.halves.get_mut(&key.0) {
             half.clients -= 1;
