@@ -7,14 +7,19 @@ use std::sync::OnceLock;
 use anyhow::{Result, bail};
 use core_affinity::CoreId;
 
-/// Pins the calling thread to `core`.
-pub fn pin(core: usize) -> Result<()> {
+/// The cores that this process may use.
+pub fn available() -> &'static [usize] {
     // Queried once: threads inherit the affinity of a pinned thread.
     static AVAILABLE: OnceLock<Vec<usize>> = OnceLock::new();
-    let available = AVAILABLE.get_or_init(|| {
+    AVAILABLE.get_or_init(|| {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         cores.into_iter().map(|core| core.id).collect()
-    });
+    })
+}
+
+/// Pins the calling thread to `core`.
+pub fn pin(core: usize) -> Result<()> {
+    let available = available();
     if !available.contains(&core) {
         bail!("core {core} is not available; this process may use {available:?}");
     }

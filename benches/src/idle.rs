@@ -40,7 +40,9 @@ impl Nothing for Idle {
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The backend under the stubs, on `shm`.
+    /// The device under the backend.
+    pub device: String,
+    /// The backend under the stubs.
     pub backend: String,
     /// Further options of its address; empty for the defaults.
     pub address_options: String,
@@ -57,7 +59,9 @@ pub struct Options {
 pub struct Report {
     /// Always `idle`.
     pub bench: &'static str,
-    /// The backend under the stubs, on `shm`.
+    /// The device under the backend.
+    pub device: String,
+    /// The backend under the stubs.
     pub backend: String,
     /// Clients of one endpoint.
     pub clients: usize,
@@ -95,8 +99,9 @@ impl Report {
     pub fn table(&self) -> String {
         let percent = |ns: u64| 100.0 * ns as f64 / self.time_ns as f64;
         format!(
-            "{} idle clients of one endpoint, shm/{}, for {:.1} s\n  added threads      {} ({})\n  processor, those   {:.4} %\n  processor, others  {:.4} %\n  memory per client  {} KiB (both ends), {} KiB after a call on each\n  descriptors        {:.2} per client (both ends)\n  one call on each   mean {:.1} us, p50 {:.1} us, p99 {:.1} us\n",
+            "{} idle clients of one endpoint, {}/{}, for {:.1} s\n  added threads      {} ({})\n  processor, those   {:.4} %\n  processor, others  {:.4} %\n  memory per client  {} KiB (both ends), {} KiB after a call on each\n  descriptors        {:.2} per client (both ends)\n  one call on each   mean {:.1} us, p50 {:.1} us, p99 {:.1} us\n",
             self.clients,
+            self.device,
             self.backend,
             self.time_ns as f64 / 1e9,
             self.added_threads.len(),
@@ -122,7 +127,8 @@ enum Host {
 
 impl Host {
     fn start(options: &Options) -> Result<(Host, String)> {
-        let address = crate::address::local("shm", &options.backend, &options.address_options);
+        let address =
+            crate::address::local(&options.device, &options.backend, &options.address_options);
         if !options.processes {
             let server = listen(&address, options.clients)?;
             let address = server.address().to_owned();
@@ -220,6 +226,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let number = options.clients.max(1);
     let mut report = Report {
         bench: "idle",
+        device: options.device.clone(),
         backend: options.backend.clone(),
         clients: options.clients,
         time_ns: time.as_nanos() as u64,

@@ -24,6 +24,7 @@ pub mod rack_calls;
 #[cfg(feature = "sim")]
 pub mod rack_peers;
 pub mod report;
+pub mod scaling;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod stealing;

@@ -20,7 +20,7 @@ use farcall_bench::echo::{self, Mode};
 use farcall_bench::instructions::{self, Case, Client};
 #[cfg(feature = "peers")]
 use farcall_bench::peers;
-use farcall_bench::{compare, idle, limit, stealing};
+use farcall_bench::{compare, idle, limit, scaling, stealing};
 
 #[derive(Parser)]
 #[command(version, about = "Compares farcall's calls with the limit of the machine")]
@@ -42,6 +42,8 @@ enum Bench {
     Ablate(AblateOptions),
     /// Idle clients of one endpoint: their threads, and what they use of the processor
     Idle(IdleOptions),
+    /// Calls per second and processor time per call, by threads of the server and as many that call
+    Scaling(ScalingOptions),
     /// Short calls beside long ones on one server thread, with work stealing and without, alternating
     Stealing(StealingOptions),
     /// farcall's clients next to UCX, iceoryx2, tarpc and tonic, alternating: see `cargo xtask peers`
@@ -136,6 +138,9 @@ struct CompareOptions {
 
 #[derive(Args)]
 struct IdleOptions {
+    /// The device under the backend: `shm`, or an RDMA device such as `rxe0`
+    #[arg(long, default_value = "shm")]
+    device: String,
     /// The backend under the stubs
     #[arg(long, default_value = "write_imm")]
     backend: String,
@@ -150,6 +155,34 @@ struct IdleOptions {
     processes: bool,
     /// Seconds that they are idle
     #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// Prints one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct ScalingOptions {
+    /// The device under the backend: `shm`, or an RDMA device such as `rxe0`
+    #[arg(long, default_value = "shm")]
+    device: String,
+    /// The backend under the stubs
+    #[arg(long, default_value = "write_imm")]
+    backend: String,
+    /// Threads of the server; as many call, and each has a core. By default 1, 2, 4 and so on, as far as there are cores
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Vec<u16>,
+    /// Connections of each thread that calls
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    connections: u16,
+    /// Bytes of the argument, and of the result
+    #[arg(long, default_value_t = 32)]
+    size: usize,
+    /// Calls that each connection keeps outstanding
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    window: u16,
+    /// Seconds for each number of threads
+    #[arg(long, default_value = "3", value_parser = parse_seconds)]
     seconds: Duration,
     /// Prints one line of JSON
     #[arg(long)]
@@ -277,6 +310,7 @@ fn main() -> ExitCode {
         Bench::Limit(options) => run_limit(&options),
         Bench::Compare(options) => run_compare(options),
         Bench::Idle(options) => run_idle(options),
+        Bench::Scaling(options) => run_scaling(options),
         Bench::Stealing(options) => run_stealing(options),
         #[cfg(feature = "peers")]
         Bench::Peers(options) => side_by_side::run(options),
@@ -343,11 +377,29 @@ fn run_compare(options: CompareOptions) -> Result<()> {
 fn run_idle(options: IdleOptions) -> Result<()> {
     let (clients, time) = (options.clients.into(), options.seconds);
     let report = idle::run(&idle::Options {
+        device: options.device,
         backend: options.backend,
         address_options: options.options,
         clients,
         time,
         processes: options.processes,
+    })?;
+    print(&report, &report.table(), options.json)
+}
+
+fn run_scaling(options: ScalingOptions) -> Result<()> {
+    let threads = match options.threads {
+        none if none.is_empty() => scaling::default_threads(),
+        threads => threads.into_iter().map(usize::from).collect(),
+    };
+    let report = scaling::run(&scaling::Options {
+        device: options.device,
+        backend: options.backend,
+        threads,
+        connections: options.connections.into(),
+        size: options.size,
+        window: options.window.into(),
+        time: options.seconds,
     })?;
     print(&report, &report.table(), options.json)
 }

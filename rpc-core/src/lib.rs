@@ -28,6 +28,7 @@ mod wire;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
+#[expect(unreachable_pub, reason = "it is public where bugs can be planted")]
 mod planted;
 
 pub use channel::{

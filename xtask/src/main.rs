@@ -11,6 +11,7 @@ mod rdma;
 mod rdma_vm;
 mod run;
 mod steps;
+mod upgrades;
 
 use std::process::ExitCode;
 
@@ -60,6 +61,8 @@ enum Task {
     Instructions(instructions::Options),
     /// Makes small bugs in the protocol files and says which of them no test notices
     Mutants(mutants::Options),
+    /// Has programs of a former commit and of this one call each other over every backend
+    Upgrades(upgrades::Options),
     /// Checks licenses, bans and sources of all dependencies, offline
     Deny,
     /// Runs the small key-value demo in release
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
             runner.step("instructions", || instructions::check(&options))
         }
         Task::Mutants(options) => mutants::mutants(&options),
+        Task::Upgrades(options) => runner.step("upgrades", || upgrades::upgrades(&options)),
         Task::Deny => runner.step("deny", steps::deny),
         Task::Demo => runner.step("demo", steps::demo),
         Task::Bench { arguments } => steps::bench(&arguments),

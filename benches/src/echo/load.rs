@@ -43,8 +43,14 @@ impl Totals {
         self.calls as f64 / (self.nanos as f64 / 1e9).max(f64::MIN_POSITIVE)
     }
 
+    /// Adds what was done at another time.
+    pub(crate) fn add(&mut self, other: &Totals) {
+        self.calls += other.calls;
+        self.nanos += other.nanos;
+        self.latency.add(&other.latency);
+    }
+
     /// Adds what another loop has done in the same time.
-    #[cfg(feature = "peers")]
     pub(crate) fn add_concurrent(&mut self, other: &Totals) {
         self.calls += other.calls;
         self.nanos = self.nanos.max(other.nanos);

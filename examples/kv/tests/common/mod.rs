@@ -79,7 +79,13 @@ impl Running {
     /// Starts a command and reads its standard output or standard error.
     pub(crate) fn start(arguments: &[&str], read_stderr: bool) -> Self {
         let mut command = program();
-        command.args(arguments).stdin(Stdio::null());
+        command.args(arguments);
+        Self::spawn(command, read_stderr)
+    }
+
+    /// The same with a command of any program.
+    pub(crate) fn spawn(mut command: Command, read_stderr: bool) -> Self {
+        command.stdin(Stdio::null());
         if read_stderr {
             command.stderr(Stdio::piped()).stdout(Stdio::null());
         } else {
