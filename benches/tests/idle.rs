@@ -19,6 +19,7 @@ fn an_endpoint_with_a_thousand_idle_clients_has_one_thread_and_uses_no_processor
     for backend in ["write_imm", "datagram"] {
         let (backend, time) = (backend.to_owned(), Duration::from_secs(1));
         let report = idle::run(&Options {
+            device: "shm".into(),
             backend,
             address_options: "window=1".into(),
             clients: 1000,
@@ -42,6 +43,7 @@ const MOST_BYTES: u64 = 96 << 10;
 fn an_idle_client_keeps_little_memory_and_no_descriptor() {
     let _alone = alone();
     let report = idle::run(&Options {
+        device: "shm".into(),
         backend: "write_imm".to_owned(),
         address_options: String::new(),
         clients: 1000,

@@ -149,11 +149,14 @@ impl Dispatcher {
         let mut progress = Progress::IDLE;
         for (number, transport) in (0..).zip(&mut *transports) {
             if looks_at_all || self.occupied.has(number) {
-                progress = progress.and(self.poll::<STEALS, METERED>(number, &mut **transport));
+                let polled = self.poll::<STEALS, METERED>(number, &mut **transport);
+                if looks_at_all {
+                    // One that is to be polled at some moment has something to do then, if for nobody.
+                    let waits = polled.is_idle() && polled.next == PollAt::OnEvent;
+                    self.occupied.note(number, waits && transport.is_vacant());
+                }
+                progress = progress.and(polled);
             }
-        }
-        if looks_at_all {
-            self.occupied.note(transports.iter().map(|transport| transport.is_vacant()));
         }
         progress
     }

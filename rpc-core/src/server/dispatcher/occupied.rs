@@ -18,23 +18,21 @@ impl Occupied {
         self.turns_until_look = 0;
     }
 
-    /// A turn begins. Whether it looks at all transports.
+    /// A turn begins. Whether it looks at all transports, and [notes](Self::note) how each is.
     #[inline]
     pub(super) fn begin_turn(&mut self) -> bool {
-        match self.turns_until_look.checked_sub(1) {
-            Some(left) => {
-                self.turns_until_look = left;
-                false
-            }
-            None => true,
-        }
+        let looks = self.turns_until_look == 0;
+        self.turns_until_look = if looks { TURNS_PER_LOOK } else { self.turns_until_look } - 1;
+        looks
     }
 
-    /// All were looked at, and these are vacant.
-    pub(super) fn note(&mut self, vacant: impl Iterator<Item = bool>) {
-        self.turns_until_look = TURNS_PER_LOOK - 1;
-        self.vacant.clear();
-        self.vacant.extend(vacant);
+    /// This transport was looked at.
+    pub(super) fn note(&mut self, number: u32, is_vacant: bool) {
+        let number = number as usize;
+        if self.vacant.len() <= number {
+            self.vacant.resize(number + 1, false);
+        }
+        self.vacant[number] = is_vacant;
     }
 
     /// Whether a turn that does not look at all polls this transport: also one that has come since.
@@ -53,11 +51,12 @@ mod tests {
         let mut occupied = Occupied::default();
         let polled = |occupied: &Occupied| [0, 1, 2].map(|number| occupied.has(number));
         assert!(occupied.begin_turn(), "nothing is known at first");
-        occupied.note([true, false, true].into_iter());
+        occupied.note(0, true);
+        occupied.note(2, true);
         assert_eq!(polled(&occupied), [false, true, false]);
         assert!(occupied.has(3), "it has come since");
         assert_eq!((0..200).find(|_| occupied.begin_turn()), Some(TURNS_PER_LOOK as usize - 1));
-        occupied.note([true, false, false].into_iter());
+        occupied.note(2, false);
         assert_eq!(polled(&occupied), [false, true, true]);
         occupied.look_soon();
         assert!(occupied.begin_turn());
