@@ -28,7 +28,8 @@
 //! Where WRITEs land in any order, each request carries an immediate, and the server looks only when that has arrived.
 //!
 //! A server that has found nothing for long sleeps. Where a device makes no event of a WRITE, the client wakes it by an
-//! immediate, after `retries` fetches in vain.
+//! immediate, after `retries` fetches in vain. A client that was silent for half a millisecond sends one with its next request: a
+//! server of many looks at those that call.
 //!
 //! # Knobs
 //!
@@ -39,12 +40,13 @@
 //! # When to use it
 //!
 //! Many clients with short calls at one server, whose NIC is the bottleneck, and clients with processor time to spare: a call
-//! takes two round trips instead of one. Not where calls are few and slow, or the server has thousands of clients: it looks into
-//! a cell of each.
+//! takes two round trips instead of one. Not where calls are few and slow, or thousands of clients call at a time: the server
+//! [looks](lookout) into a cell of each that has called lately.
 
 mod fetch_size;
 mod fetches;
 mod lines;
+mod lookout;
 mod reader;
 mod responses;
 mod service_time;
@@ -66,10 +68,10 @@ use crate::kit::completions::Completions;
 use crate::slots::accept::Serving;
 use crate::slots::client::Client;
 use crate::slots::wire::MAX_WINDOW;
-use crate::slots::writes::OwnReceives;
 use crate::slots::writes::setup::{Port, Sizes, check};
 use fetch_size::MAX_LINES;
 use lines::LINE_BYTES;
+use lookout::Lookout;
 use setup::Ends;
 use switch::{Policy, Switch};
 
@@ -182,7 +184,7 @@ impl Backend for Rfp {
         let serving = Serving { site: at.site, device, config, max_clients, places };
         let fetch_bytes = config.options.value_or(&FETCH, fetch_bytes, DEFAULT_FETCH_BYTES);
         let ends = Ends { device: device.clone(), site: at.site.clone(), fetch_bytes };
-        serving.half(clusters, ends, OwnReceives)
+        serving.half(clusters, ends, Lookout::default())
     }
 }
 

@@ -332,10 +332,6 @@ pub(crate) trait Shared<C: ServerCarrier>: fmt::Debug + Send {
 
     /// Gets ready to sleep: a request makes an event, where the device can tell. `false`: there is one already.
     fn arm(&mut self, clients: &mut Clients<C>) -> bool {
-        let mut carriers = clients.roster.iter().map(|it| &it.link.carrier);
-        carriers.all(|carrier| {
-            carrier.arm();
-            carrier.waiting().is_none()
-        })
+        clients.arm_carriers()
     }
 }

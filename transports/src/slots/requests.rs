@@ -28,7 +28,7 @@ pub(crate) struct Clients<C> {
     pub(crate) broken: Vec<u32>,
     /// Requests that were READ, for a moment.
     arrived: Arrived,
-    /// Clients whose carriers have handled what they announced, for the schedule of carriers that have one.
+    /// Clients that have announced something, for the schedule of carriers that have one, and for those that look at some only.
     pub(crate) announced: Vec<u32>,
     /// Clients that have left, for the same.
     pub(crate) departed: Vec<u32>,
@@ -68,7 +68,7 @@ impl<C: ServerCarrier> Clients<C> {
             drafts,
             broken: Vec::new(),
             arrived: Arrived::default(),
-            announced: Vec::with_capacity(if C::IS_SCHEDULED { POLL_BATCH } else { 0 }),
+            announced: Vec::with_capacity(if C::LOOKS { POLL_BATCH } else { 0 }),
             departed: Vec::new(),
         }
     }
@@ -79,6 +79,15 @@ impl<C: ServerCarrier> Clients<C> {
         while let Some(client) = self.roster.take_arrivals(sink) {
             self.remove(client, Disconnect::Goodbye, sink);
         }
+    }
+
+    /// A request makes an event from now on, where the device can tell. `false`: there is one already.
+    pub(crate) fn arm_carriers(&self) -> bool {
+        let mut carriers = self.roster.iter().map(|it| &it.link.carrier);
+        carriers.all(|carrier| {
+            carrier.arm();
+            carrier.waiting().is_none()
+        })
     }
 
     /// Drops one client, and all that it had.
@@ -192,6 +201,9 @@ impl<C: ServerCarrier> Clients<C> {
             // operation off until then.
             if !C::IS_SCHEDULED || op == Op::Goodbye {
                 self.take_requests(client, u32::MAX, scratch, now, sink);
+            }
+            if !C::IS_SCHEDULED {
+                self.announced.push(client);
             }
         }
         let Some(connection) = self.roster.get(client) else { return Ok(()) };

@@ -88,8 +88,11 @@ impl Inbox {
         Ok(Next::Frame(header, body))
     }
 
-    /// Keeps the beginning of a frame.
+    /// Keeps the beginning of a frame, if there is one.
     fn keep<'b>(&mut self, bytes: &mut &'b [u8]) -> Next<'b> {
+        if bytes.is_empty() {
+            return Next::Nothing;
+        }
         self.partial.clear();
         // Once for all frames: the longest may be cut next.
         self.partial.reserve_exact(HEADER_BYTES + self.rules.max_whole);

@@ -210,6 +210,11 @@ fn a_device_is_refused_with_the_address_that_would_do() {
 fn frames_that_are_cut_take_memory_once() {
     let terms = Terms { window: 4, slot: 4096, max_message: 1 << 20 };
     let mut inbox = Inbox::new(Rules::new(&terms));
+    let whole = Header::bare(Kind::Whole, 0, 1).to_bytes();
+    let mut bytes = &whole[..];
+    assert!(matches!(inbox.next(&mut bytes), Ok(Next::Frame(..))));
+    assert_eq!(inbox.next(&mut bytes), Ok(Next::Nothing));
+    assert_eq!(inbox.take_assembled().capacity(), 0, "none was cut");
     let mut memory = None;
     for cut in 1..HEADER_BYTES + 900 {
         let header = Header { kind: Kind::Whole, slot: 0, generation: 1, len: cut.max(900) };
