@@ -80,6 +80,11 @@ pub const COMMON: &[Case] = cases! {
         // Its client is hostile.
         HostileClients Strangers: calls_beyond_the_quota_do_not_run,
     }
+    lanes {
+        Nothing: a_connection_goes_on_until_its_last_lane_ends,
+        Nothing: a_guessed_connection_is_refused,
+        Nothing: lanes_share_a_quota,
+    }
     versions {
         Nothing: equal_versions_have_everything,
         Nothing: an_old_client_of_a_new_server,

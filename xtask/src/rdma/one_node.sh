@@ -35,32 +35,32 @@ check "device faults" 60 "device-conformance faults rxe0 dummy0"
 check "the backend suite, servers in processes" 400 "
     FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0' processes \\
         sizes::messages refusals failures deadlines::a_ endings::a_ deaths::a_killed windows::a_window \\
-        hostile_clients::writes_outside hostile_clients::lengths a_client_dials_again a_sleeping 2>/tmp/backend ||
+        hostile_clients::writes_outside hostile_clients::lengths a_client_dials_again a_sleeping lanes:: 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
 check "the backend suite by datagrams, servers in processes" 400 "
     FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=datagram' processes \\
         sizes::messages deadlines::a_deadline_ends endings::a_ deaths::a_killed deaths::a_stopped_server \\
-        a_window_of_64 a_client_dials_again a_sleeping_client 2>/tmp/backend ||
+        a_window_of_64 a_client_dials_again a_sleeping_client lanes:: 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
 check "the backend suite by send_recv, servers in processes" 400 "
     FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=send_recv' processes \\
         sizes::messages deadlines::a_deadline_ends endings::a_ deaths::a_killed windows::a_window \\
-        hostile_clients::writes_where hostile_clients::lengths a_client_dials_again a_sleeping_client 2>/tmp/backend ||
+        hostile_clients::writes_where hostile_clients::lengths a_client_dials_again a_sleeping_client lanes:: 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
 check "the backend suite by rfp, servers in processes" 400 "
     FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=rfp' processes \\
         sizes::messages deadlines::a_deadline_ends endings::a_ deaths::a_killed windows::a_window \\
-        hostile_clients::nonsense hostile_clients::lengths a_client_dials_again a_sleeping_client 2>/tmp/backend ||
+        hostile_clients::nonsense hostile_clients::lengths a_client_dials_again a_sleeping_client lanes:: 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
 # Small groups and short slices: places change hands.
 check "the backend suite by scale, servers in processes" 400 "
     FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=scale&group=2&slice=1ms' processes \\
         sizes::messages deadlines::a_deadline_ends endings::a_ deaths::a_killed windows::a_window \\
-        hostile_clients::nonsense hostile_clients::lengths a_client_dials_again a_sleeping_client 2>/tmp/backend ||
+        hostile_clients::nonsense hostile_clients::lengths a_client_dials_again a_sleeping_client lanes:: 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
 # What a layer of faults must pass on unchanged.

@@ -10,6 +10,7 @@ pub mod endings;
 pub mod failures;
 pub mod hostile_handshakes;
 pub mod idle;
+pub mod lanes;
 pub mod quotas;
 pub mod refusals;
 pub mod sizes;

@@ -5,7 +5,7 @@ use std::{cell::RefCell, process::Command, sync::Arc, time::Duration};
 
 use farcall_core::{
     BindError, ConnectError, DrivenServer, ServiceDescription, Site,
-    transport::{Dial, DialOptions, NewConnection},
+    transport::{Dial, DialOptions, Lane, NewConnection},
 };
 use farcall_rack::{Rack, RackAddress, site_of};
 use farcall_transports::AddressError;
@@ -199,7 +199,7 @@ impl Fixture for RackFixture {
     }
 
     fn raw_connection(&self, address: &str) -> Option<RawConnection> {
-        let from = with(Current::next_client);
+        let from = with(|current| current.next_client(Lane::Alone));
         Some(raw_stream::connect(from, address))
     }
 
@@ -236,9 +236,9 @@ pub(super) fn now() -> Duration {
 }
 
 impl Current {
-    /// The node of the next client.
-    fn next_client(&mut self) -> NodeId {
-        self.dialled += 1;
+    /// The node of the next client; of a further lane, that of the last client, whose it is.
+    fn next_client(&mut self, lane: Lane) -> NodeId {
+        self.dialled += usize::from(!matches!(lane, Lane::Of(_)));
         self.nodes.clients[self.dialled % NODES_OF_A_KIND]
     }
 }
@@ -254,7 +254,7 @@ impl Dial for CurrentAddress {
         options: &DialOptions,
     ) -> Result<NewConnection, ConnectError> {
         with(|current| {
-            let from = current.next_client();
+            let from = current.next_client(options.lane);
             let rack = &mut current.rack;
             let dialling = rack.dial(from, &self.0.to_string(), service, site, options)?;
             rack.finish(dialling)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use farcall_core::{
     BindError, Channel, ChannelOptions, ConnectError, Connection, ConnectionOptions, IdlePolicy,
     PollClient, ServiceClient,
-    transport::{Dial, DialOptions},
+    transport::{ConnectionId, Dial, DialOptions, Lane},
 };
 
 pub use calls::AnyPending;
@@ -250,6 +250,22 @@ impl World<'_> {
         let dial_timeout = patient(DialOptions::default().timeout);
         let usual = ConnectionOptions::default().timeout(self.bound).dial_timeout(dial_timeout);
         usual.site(&self.fixture.site())
+    }
+
+    /// A lane of a client's connection, with the connection's id, or why there is none.
+    pub fn lane(
+        &self,
+        server: &Server,
+        lane: Lane,
+    ) -> Result<(SuitePollClient, Option<ConnectionId>), ConnectError> {
+        let site = self.fixture.site();
+        let endpoint = self.parse(&server.address).expect("a server's address");
+        let timeout = patient(DialOptions::default().timeout);
+        let options = DialOptions { lane, timeout, ..DialOptions::default() };
+        let dialled = endpoint.dial(SuitePollClient::DESCRIPTION, &site, &options)?;
+        let id = dialled.connection;
+        let connection = Connection::new(dialled, &site, &self.options());
+        Ok((SuitePollClient::from_connection(connection), id))
     }
 
     /// A client of any service, or the error.
