@@ -40,14 +40,7 @@ pub(super) struct Fetches {
     last_empty_read: Option<ReadNumber>,
     now: Instant,
     outstanding: usize,
-    /// A request was posted since the last look.
-    has_posted: bool,
-    /// When calls were outstanding last.
-    called: Instant,
 }
-
-/// After so long without calls, the next comes with an immediate: the server may not look any more.
-pub(super) const SILENCE_NANOS: u64 = 500_000;
 
 impl Fetches {
     pub(super) fn new(
@@ -72,8 +65,6 @@ impl Fetches {
             last_empty_read: None,
             now: Instant::ZERO,
             outstanding: 0,
-            has_posted: false,
-            called: Instant::ZERO,
         }
     }
 
@@ -94,7 +85,6 @@ impl Fetches {
         message[trailer_at(sealed)..sealed].copy_from_slice(&trailer.to_word().to_le_bytes());
         let remote = self.writes.remote_end(self.turn.cell(), sealed);
         self.turn.advance();
-        self.has_posted = true;
         remote
     }
 
@@ -174,15 +164,6 @@ impl ClientCarrier for Fetches {
 
     #[inline]
     fn look(&mut self, outstanding: usize, now: Instant) {
-        if std::mem::take(&mut self.has_posted) {
-            let silence = now.as_nanos().saturating_sub(self.called.as_nanos());
-            if silence > SILENCE_NANOS && self.is_looked_for() {
-                self.switch.wake_server();
-            }
-        }
-        if outstanding > 0 {
-            self.called = now;
-        }
         (self.outstanding, self.now) = (outstanding, now);
         if outstanding == 0 && !self.switch.is_draining() || !self.switch.fetches() {
             self.reader.rest();

@@ -1,8 +1,8 @@
 //! Which clients' cells the server looks into.
 //!
 //! With few clients it looks into one of each in every turn, which costs some ten nanoseconds for each. With thousands, most call
-//! nothing for a while: it looks at those that have called lately, and at a part of the others. A client that begins to call
-//! after a silence says so by an immediate, so that it waits for no round of those.
+//! nothing for a while: it looks at those that have called lately, and at a part of the others. A client that fetches in vain sends
+//! an immediate, as to a server that sleeps, and so waits for no round of those.
 
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::RequestSink;
@@ -15,8 +15,7 @@ use crate::slots::requests::Clients;
 /// So many are all looked at in each turn.
 const FEW: u32 = 64;
 
-/// How long a client is looked at in each turn after a request: longer than one [is silent](super::fetches::SILENCE_NANOS) without saying that it
-/// begins to call again.
+/// How long a client is looked at in each turn after a request.
 const LISTED_NANOS: u64 = 2_000_000;
 
 /// How many of the others are looked at in a turn, and how many after a sleep: one of them may have woken the thread.
@@ -95,15 +94,34 @@ impl Shared<Responses> for Lookout {
         sink: &mut dyn RequestSink,
     ) -> Progress {
         let end = clients.roster.end();
-        let mut progress = Progress::IDLE;
-        if end <= FEW {
-            clients.announced.clear();
-            progress.scanned = clients.roster.count() as u32;
-            for client in 0..end {
-                progress.worked += clients.take_requests(client, u32::MAX, scratch, now, sink);
-            }
-            return progress;
+        if end > FEW {
+            return self.look_at_some(clients, scratch, now, sink);
         }
+        let mut progress = Progress { scanned: clients.roster.count() as u32, ..Progress::IDLE };
+        for client in 0..end {
+            progress.worked += clients.take_requests(client, u32::MAX, scratch, now, sink);
+        }
+        progress
+    }
+
+    /// Looks at all: whoever has called before is found now, and whoever calls from now on makes an event.
+    fn arm(&mut self, clients: &mut Clients<Responses>) -> bool {
+        self.unseen = clients.roster.end();
+        clients.arm_carriers()
+    }
+}
+
+impl Lookout {
+    #[inline(never)]
+    fn look_at_some(
+        &mut self,
+        clients: &mut Clients<Responses>,
+        scratch: &mut Scratch,
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> Progress {
+        let end = clients.roster.end();
+        let mut progress = Progress::IDLE;
         if self.clients.len() < end as usize {
             self.make_room(end);
         }
@@ -134,12 +152,6 @@ impl Shared<Responses> for Lookout {
             }
         }
         progress
-    }
-
-    /// Looks at all: whoever has called before is found now, and whoever calls from now on makes an event.
-    fn arm(&mut self, clients: &mut Clients<Responses>) -> bool {
-        self.unseen = clients.roster.end();
-        clients.arm_carriers()
     }
 }
 

@@ -28,8 +28,7 @@
 //! Where WRITEs land in any order, each request carries an immediate, and the server looks only when that has arrived.
 //!
 //! A server that has found nothing for long sleeps. Where a device makes no event of a WRITE, the client wakes it by an
-//! immediate, after `retries` fetches in vain. A client that was silent for half a millisecond sends one with its next request: a
-//! server of many looks at those that call.
+//! immediate, after `retries` fetches in vain. That also tells a server of many clients, which looks at those that call.
 //!
 //! # Knobs
 //!

@@ -22,7 +22,7 @@ pub(super) enum Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Ask {
-    /// Nothing: the server may be asleep, and a WRITE alone does not wake it; or it looks at others.
+    /// Nothing: the server may be asleep, and a WRITE alone does not wake it.
     Wake = 0,
     /// Send responses from now on.
     Send = 1,
@@ -137,12 +137,6 @@ impl Switch {
     #[inline]
     pub(super) fn is_draining(&self) -> bool {
         matches!(self.mode, Mode::Draining { .. })
-    }
-
-    /// The server may not look at this client.
-    #[cold]
-    pub(super) fn wake_server(&mut self) {
-        self.ask(Ask::Wake);
     }
 
     /// A READ is posted.

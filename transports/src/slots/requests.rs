@@ -202,7 +202,7 @@ impl<C: ServerCarrier> Clients<C> {
             if !C::IS_SCHEDULED || op == Op::Goodbye {
                 self.take_requests(client, u32::MAX, scratch, now, sink);
             }
-            if !C::IS_SCHEDULED {
+            if !C::IS_SCHEDULED && self.announced.len() < POLL_BATCH {
                 self.announced.push(client);
             }
         }
