@@ -228,8 +228,16 @@ fn count_allocations_of_callers(backend: &Backend, kind: Kind) {
     // As in `burst`, of the polling client.
     for _ in 0..3 {
         let mut crowd: Vec<_> = (0..BURST).map(|_| Some(client.medium(&[7; 2048]))).collect();
-        let _long = client.long(20);
-        runtime.block_on(all_of(&mut crowd, |answer| assert_eq!(answer, Ok([7; 2048]))));
+        runtime.block_on(async {
+            // It leaves when it is polled, and the server takes nothing in meanwhile.
+            let mut long = std::pin::pin!(client.long(20));
+            let sent = std::future::poll_fn(|context| {
+                Poll::Ready(long.as_mut().poll(context).is_pending())
+            });
+            assert!(sent.await, "it takes 20 ms");
+            all_of(&mut crowd, |answer| assert_eq!(answer, Ok([7; 2048]))).await;
+            assert_eq!(long.await, Ok(()));
+        });
     }
     // A thread that blocks for the first time has its waker made. This one does, however busy the machine is.
     assert_eq!(client.long(100).wait(), Ok(()));
