@@ -113,7 +113,7 @@ impl Host {
             Err(progress) => {
                 let progress = clock::by_rack(self.node(), progress);
                 let before = self.reactor.wish.take().unwrap_or(Progress::IDLE);
-                self.reactor.wish.set(Some(both(before, progress)));
+                self.reactor.wish.set(Some(before.and(progress)));
                 Poll::Pending
             }
         })
@@ -140,15 +140,6 @@ impl Host {
             Poll::Pending
         })
         .await
-    }
-}
-
-/// The progress of two things that have their turns together.
-fn both(one: Progress, other: Progress) -> Progress {
-    Progress {
-        worked: one.worked + other.worked,
-        next: one.next.earlier(other.next),
-        scanned: one.scanned + other.scanned,
     }
 }
 
@@ -201,7 +192,7 @@ impl Reactor {
         let shown = clock::now(node, now.as_nanos());
         self.channels.borrow_mut().retain_mut(|channel| {
             let progress = clock::by_rack(node, channel.turn(shown));
-            all = both(all, progress);
+            all = all.and(progress);
             !channel.is_over()
         });
         all
@@ -271,7 +262,7 @@ impl<F: Future> Actor for Program<F> {
             }
             // What it has asked for leaves in this turn.
             progress =
-                both(reactor.drive(host.node(), now), reactor.wish.get().unwrap_or(Progress::IDLE));
+                reactor.drive(host.node(), now).and(reactor.wish.get().unwrap_or(Progress::IDLE));
         }
         progress.next = progress.next.earlier(reactor.next_timer());
         if woken.flag.load(Ordering::Acquire) {

@@ -19,7 +19,7 @@ use crate::dice::Dice;
 use crate::log::Acknowledge;
 use crate::mutation::Mutation;
 use crate::outcome::{Outcome, text};
-use crate::plan::{Plan, Severity, Step, rack_config};
+use crate::plan::{Plan, Severity, rack_config};
 use crate::records::Records;
 use crate::service::{DurableKv, Executions};
 use crate::trace::Trace;
@@ -178,16 +178,10 @@ fn play(
         if has_failed() {
             return Ok(());
         }
-        match *step {
-            Step::Fault(ref fault) => run.rack.inject(fault.clone()),
-            Step::Start(node) if run.rack.node(node).is_alive() => {}
-            Step::Start(node) => {
-                run.rack.node(node).restart();
-                match node == run.server {
-                    true => run.start()?,
-                    false => programs.push(live(&mut run.rack, node)),
-                }
-            }
+        match step.take(&mut run.rack) {
+            None => {}
+            Some(node) if node == run.server => run.start()?,
+            Some(node) => programs.push(live(&mut run.rack, node)),
         }
     }
     let limit_ns = plan.healed_ns + LONGEST_NS;

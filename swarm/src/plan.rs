@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use farcall_rack::Rack;
 use farcall_verbs::sim::{Durability, Fault, FaultRates, Landing, NodeId, SimConfig};
 
 use crate::dice::Dice;
@@ -72,6 +73,21 @@ pub(crate) enum Step {
     Fault(Fault),
     /// A killed node restarts, and then its server or client.
     Start(NodeId),
+}
+
+impl Step {
+    /// Does it on that rack. Gives a node that has restarted: its server or client is to start again.
+    pub(crate) fn take(&self, rack: &mut Rack) -> Option<NodeId> {
+        match *self {
+            Step::Fault(ref fault) => rack.inject(fault.clone()),
+            Step::Start(node) if rack.node(node).is_alive() => {}
+            Step::Start(node) => {
+                rack.node(node).restart();
+                return Some(node);
+            }
+        }
+        None
+    }
 }
 
 /// The planned faults of one run.

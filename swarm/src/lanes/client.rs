@@ -65,7 +65,7 @@ pub(super) struct World {
 enum Expected {
     /// The client is let in.
     In,
-    /// The same, unless the server has not noticed yet that others have left.
+    /// The client is let in, unless the server is full as it has not noticed yet that others have left.
     InOrFull,
     /// Faults decide.
     Either,
@@ -238,7 +238,7 @@ impl Client {
         let lanes = &mut self.lanes;
         let answer = host
             .turns(|now| {
-                let progress = both(lanes.turn(now), echo.connection().turn(now));
+                let progress = lanes.turn(now).and(echo.connection().turn(now));
                 echo.take(&mut echoed).ok_or(progress)
             })
             .await;
@@ -246,7 +246,7 @@ impl Client {
         let opened = match vault.start_open() {
             Ok(mut opening) => {
                 host.turns(|now| {
-                    let progress = both(lanes.turn(now), vault.connection().turn(now));
+                    let progress = lanes.turn(now).and(vault.connection().turn(now));
                     vault.take(&mut opening).ok_or(progress)
                 })
                 .await
@@ -384,13 +384,5 @@ impl Client {
         self.host.node().note(|| format!("failure: {what}"));
         let failure = &mut self.world.borrow_mut().failure;
         failure.get_or_insert_with(|| format!("{now_ns} ns, client {node:?}: {what}"));
-    }
-}
-
-fn both(left: Progress, right: Progress) -> Progress {
-    Progress {
-        worked: left.worked + right.worked,
-        next: left.next.earlier(right.next),
-        scanned: left.scanned + right.scanned,
     }
 }

@@ -45,10 +45,7 @@ impl Lanes {
     pub(super) fn turn(&mut self, now: Instant) -> Progress {
         let mut all = Progress::IDLE;
         for end in &mut self.ends {
-            let Progress { worked, next, scanned } = end.client.connection().turn(now);
-            all.worked += worked;
-            all.scanned += scanned;
-            all.next = all.next.earlier(next);
+            all = all.and(end.client.connection().turn(now));
         }
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain_mut(|call| !self.has_ended(call, now));

@@ -37,7 +37,7 @@ use crate::client::SETTLING_NS;
 use crate::dice::Dice;
 use crate::mutation::Mutation;
 use crate::outcome::{Outcome, text};
-use crate::plan::{Plan, Severity, Step, rack_config};
+use crate::plan::{Plan, Severity, rack_config};
 use crate::trace::Trace;
 
 const MS: u64 = 1_000_000;
@@ -227,16 +227,10 @@ fn play(
         if run.run_until(*at_ns) {
             return Ok(());
         }
-        match *step {
-            Step::Fault(ref fault) => run.rack.inject(fault.clone()),
-            Step::Start(node) if run.rack.node(node).is_alive() => {}
-            Step::Start(node) => {
-                run.rack.node(node).restart();
-                match node == run.server {
-                    true => run.start()?,
-                    false => programs.push(live(&mut run.rack, node)),
-                }
-            }
+        match step.take(&mut run.rack) {
+            None => {}
+            Some(node) if node == run.server => run.start()?,
+            Some(node) => programs.push(live(&mut run.rack, node)),
         }
     }
     let limit_ns = plan.healed_ns + LONGEST_NS;

@@ -83,7 +83,7 @@ impl Running {
         Self::spawn(command, read_stderr)
     }
 
-    /// The same with a command of any program.
+    /// Starts a command of any program and reads its standard output or standard error.
     pub(crate) fn spawn(mut command: Command, read_stderr: bool) -> Self {
         command.stdin(Stdio::null());
         if read_stderr {
