@@ -63,6 +63,14 @@ impl Lookout {
         }
     }
 
+    /// This client was looked at, and so many requests were taken.
+    fn note(&mut self, client: u32, taken: u32, now: Instant) -> Progress {
+        if taken > 0 {
+            self.found(client, now);
+        }
+        Progress { worked: taken, scanned: 1, ..Progress::IDLE }
+    }
+
     /// Nothing was found of the client at this place of the list. `true`: it stays there.
     fn stays(&mut self, place: usize, now: Instant) -> bool {
         let looked = &mut self.clients[self.listed[place] as usize];
@@ -93,18 +101,13 @@ impl Shared<Responses> for Lookout {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> Progress {
-        let end = clients.roster.end();
-        if end > FEW {
-            return self.look_at_some(clients, scratch, now, sink);
+        match clients.roster.end() > FEW {
+            true => self.look_at_some(clients, scratch, now, sink),
+            false => clients.look_at_all(scratch, now, sink),
         }
-        let mut progress = Progress { scanned: clients.roster.count() as u32, ..Progress::IDLE };
-        for client in 0..end {
-            progress.worked += clients.take_requests(client, u32::MAX, scratch, now, sink);
-        }
-        progress
     }
 
-    /// Looks at all: whoever has called before is found now, and whoever calls from now on makes an event.
+    /// Looks at all: a request that has come is found now, and one that comes from now on makes an event.
     fn arm(&mut self, clients: &mut Clients<Responses>) -> bool {
         self.unseen = clients.roster.end();
         clients.arm_carriers()
@@ -132,24 +135,13 @@ impl Lookout {
         let mut place = 0;
         while let Some(&client) = self.listed.get(place) {
             let taken = take(client);
-            progress.worked += taken;
-            progress.scanned += 1;
-            if taken > 0 {
-                self.found(client, now);
-            } else if !self.stays(place, now) {
-                continue;
-            }
-            place += 1;
+            progress = progress.and(self.note(client, taken, now));
+            place += usize::from(taken > 0 || self.stays(place, now));
         }
         let others = if self.unseen > 0 { OTHERS_AFTER_SLEEP } else { OTHERS };
         for _ in 0..others.min(end) {
             let Some(client) = self.next_other() else { continue };
-            let taken = take(client);
-            progress.worked += taken;
-            progress.scanned += 1;
-            if taken > 0 {
-                self.found(client, now);
-            }
+            progress = progress.and(self.note(client, take(client), now));
         }
         progress
     }

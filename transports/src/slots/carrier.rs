@@ -323,11 +323,7 @@ pub(crate) trait Shared<C: ServerCarrier>: fmt::Debug + Send {
         now: Instant,
         sink: &mut dyn RequestSink,
     ) -> Progress {
-        let mut progress = Progress { scanned: clients.roster.count() as u32, ..Progress::IDLE };
-        for client in 0..clients.roster.end() {
-            progress.worked += clients.take_requests(client, u32::MAX, scratch, now, sink);
-        }
-        progress
+        clients.look_at_all(scratch, now, sink)
     }
 
     /// Gets ready to sleep: a request makes an event, where the device can tell. `false`: there is one already.

@@ -1,7 +1,7 @@
 //! The clients of one server thread: what their completions bring.
 
 use farcall_core::metrics::RefusalReason;
-use farcall_core::time::Instant;
+use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{ClientEvent, ClientId, RequestSink};
 use farcall_verbs::{CompletionOpcode, Drafts, Status, WorkCompletion};
 
@@ -79,6 +79,21 @@ impl<C: ServerCarrier> Clients<C> {
         while let Some(client) = self.roster.take_arrivals(sink) {
             self.remove(client, Disconnect::Goodbye, sink);
         }
+    }
+
+    /// Takes the requests of all clients that have arrived without completions.
+    #[inline]
+    pub(crate) fn look_at_all(
+        &mut self,
+        scratch: &mut Scratch,
+        now: Instant,
+        sink: &mut dyn RequestSink,
+    ) -> Progress {
+        let mut progress = Progress { scanned: self.roster.count() as u32, ..Progress::IDLE };
+        for client in 0..self.roster.end() {
+            progress.worked += self.take_requests(client, u32::MAX, scratch, now, sink);
+        }
+        progress
     }
 
     /// A request makes an event from now on, where the device can tell. `false`: there is one already.
