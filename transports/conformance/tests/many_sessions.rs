@@ -28,6 +28,9 @@ const WINDOW: u32 = 64;
 /// The shortest: a session that is silent for twice as long releases what it does not need.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// What an idle session costs at most.
+const IDLE_BYTES: isize = 2048;
+
 const BOUND: Duration = Duration::from_secs(60);
 
 fn serve(sessions: usize) -> (Address, RunningServer) {
@@ -110,21 +113,19 @@ fn ten_thousand_sessions_are_served_and_an_idle_one_costs_less_than_two_kibibyte
     burst(&mut peer, WINDOW, SESSIONS);
     let used = held(&region) / SESSIONS as isize;
     let answered = begin.elapsed() - opened;
-    // The server visits all sessions, a few at a time.
-    let (mut last, mut since) = (held(&region), Instant::now());
+    // The server visits all sessions, a few at a time; how many in a second depends on what else the machine does.
     until("the server has given back what idle sessions do not need", || {
-        let now = held(&region);
-        if now != std::mem::replace(&mut last, now) {
-            since = Instant::now();
-        }
-        since.elapsed() > patient(3 * SILENCE)
+        held(&region) < IDLE_BYTES * SESSIONS as isize
     });
     let idle = held(&region) / SESSIONS as isize;
     println!(
         "{SESSIONS} sessions: opened in {opened:.1?}, {} calls in {answered:.1?}; bytes per session: {used} just used, {idle} idle",
         SESSIONS * WINDOW as usize,
     );
-    assert!(idle < 2048, "an idle session keeps {idle} bytes");
+    assert!(
+        used > IDLE_BYTES,
+        "a session keeps {used} bytes while it is used, so that little is to be given back"
+    );
     let at_client = (resident(peer.pid()) - alone) / SESSIONS;
     println!("bytes per session at the client, calls and all: {at_client}");
     // A queue pair of its own would be a megabyte of buffers.
