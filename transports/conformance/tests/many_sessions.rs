@@ -122,10 +122,6 @@ fn ten_thousand_sessions_are_served_and_an_idle_one_costs_less_than_two_kibibyte
         "{SESSIONS} sessions: opened in {opened:.1?}, {} calls in {answered:.1?}; bytes per session: {used} just used, {idle} idle",
         SESSIONS * WINDOW as usize,
     );
-    assert!(
-        used > IDLE_BYTES,
-        "a session keeps {used} bytes while it is used, so that little is to be given back"
-    );
     let at_client = (resident(peer.pid()) - alone) / SESSIONS;
     println!("bytes per session at the client, calls and all: {at_client}");
     // A queue pair of its own would be a megabyte of buffers.
