@@ -122,6 +122,7 @@ fn ten_thousand_sessions_are_served_and_an_idle_one_costs_less_than_two_kibibyte
         "{SESSIONS} sessions: opened in {opened:.1?}, {} calls in {answered:.1?}; bytes per session: {used} just used, {idle} idle",
         SESSIONS * WINDOW as usize,
     );
+    assert!(idle < IDLE_BYTES, "an idle session keeps {idle} bytes");
     let at_client = (resident(peer.pid()) - alone) / SESSIONS;
     println!("bytes per session at the client, calls and all: {at_client}");
     // A queue pair of its own would be a megabyte of buffers.

@@ -234,7 +234,7 @@ impl Admission {
             {
                 Ok((Some(id), Some(thread).filter(|_| !is_planted(Bug::LaneOnAnyThread))))
             }
-            // The same words for each: who guesses an id learns nothing of it.
+            // One text for all reasons: who guesses an id learns nothing of it.
             _ => refuse(
                 RefusalReason::UnknownConnection,
                 "it has no such connection of this client; connect anew".into(),
