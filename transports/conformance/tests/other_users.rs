@@ -51,12 +51,11 @@ fn program() -> (TempDir, PathBuf) {
     (folder, program)
 }
 
-/// A server and a client that run like this connect, and calls of all sizes pass.
-fn assert_they_connect(name: &str, backend: &str, server: As, client: As) {
-    let (_folder, program) = program();
+/// A server and a client that run this program like this connect, and calls of all sizes pass.
+fn assert_they_connect(program: &Path, (name, backend): (&str, &str), server: As, client: As) {
     let address = format!("shm://users-{name}-{backend}-{}?backend={backend}", std::process::id());
     let start = |who: As| {
-        let mut command = who.command(&program);
+        let mut command = who.command(program);
         command.args(["peer", &address]);
         Peer::start(command)
     };
@@ -86,12 +85,16 @@ fn main() -> ExitCode {
         ("a_server_in_a_container_serves", As::UserInNamespace, As::User),
         ("two_containers_connect", As::UserInNamespace, As::UserInNamespace),
     ];
+    // Once, and before any test starts a process: the copy cannot be run while a child of another test has it open for writing, between its
+    // fork and its exec.
+    let (_folder, program) = program();
+    let program: &'static Path = Box::leak(program.into_boxed_path());
     let mut harness = Harness::new();
     for backend in backends::ALL.iter().filter(|backend| !backend.runs_on_stream()) {
         for (name, server, client) in pairs {
             let is_within = [server, client].iter().any(|who| matches!(who, As::UserInNamespace));
             let missing = missing().or_else(|| is_within.then(pid_namespace::missing).flatten());
-            let test = move || assert_they_connect(name, backend.name, server, client);
+            let test = move || assert_they_connect(program, (name, backend.name), server, client);
             harness = harness.test(missing, format!("{}::{name}", backend.name), test);
         }
     }
