@@ -40,6 +40,17 @@ impl RackAddress {
         self.options.backend
     }
 
+    /// The name of that backend, or `hybrid`: a connection that moves among several.
+    pub fn backend_name(&self) -> &'static str {
+        self.options.backend_name()
+    }
+
+    /// The addresses that a connection moves among, each with one backend, if it does.
+    pub fn ways(&self) -> Option<Vec<RackAddress>> {
+        let ways = self.options.ways()?;
+        Some(ways.into_iter().map(|options| RackAddress { options, ..self.clone() }).collect())
+    }
+
     /// What this end is ready to give.
     pub fn config(&self) -> &Config {
         &self.options.config
@@ -106,7 +117,7 @@ mod tests {
             ("sim://1/", "``"),
             (
                 "sim://1/k?backend=nosuch",
-                "`nosuch`; known are: write_imm, datagram, send_recv, tcp, rfp, scale",
+                "`nosuch`; known are: write_imm, datagram, send_recv, tcp, rfp, scale, hybrid",
             ),
             ("sim://1/k?device=rxe0", "`device`; known are: backend, window"),
         ] {

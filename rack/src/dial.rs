@@ -6,13 +6,14 @@ use std::time::Duration;
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
-use farcall_core::time::Instant;
-use farcall_core::transport::{DialOptions, NewConnection};
+use farcall_core::time::{Instant, PollAt};
+use farcall_core::transport::{ClientTransport, DialOptions, Lane, NewConnection};
 use farcall_transports::bootstrap::{self, Attempt};
 use farcall_transports::contract::{self, PendingClient, Placement, Stream};
 use farcall_transports::handshake::{
     Agreement, ClientHandshake, ClientStep, ServerHandshake, Welcome,
 };
+use farcall_transports::hybrid::{Hybrid, OpenLane, Opening};
 use farcall_verbs::sim::Node;
 
 use super::address::RackAddress;
@@ -30,7 +31,11 @@ pub struct Dialling {
     network: Arc<Network>,
     from: NodeLife,
     to: Node,
+    /// As it was given, for errors.
+    named: RackAddress,
     address: RackAddress,
+    /// What a connection moves among, if it does, and which of them `address` is.
+    ways: Option<(Vec<RackAddress>, usize)>,
     service: &'static ServiceDescription,
     site: Site,
     options: DialOptions,
@@ -114,14 +119,24 @@ impl Dialling {
                 "the rack has no such node; `Sim::add_node` gives the numbers of those it has";
             return Err(attempt(&address, options.timeout).no_server(hint));
         };
+        let ways = address.ways().map(|ways| (ways, 0));
+        let named = address;
+        let address = ways.as_ref().map_or_else(|| named.clone(), |(ways, _)| ways[0].clone());
+        let ways = ways.filter(|(ways, _)| ways.len() > 1 && options.lane == Lane::Alone);
+        let mut options = options.clone();
+        if ways.is_some() {
+            options.lane = Lane::First;
+        }
         Ok(Dialling {
             network: Arc::clone(network),
             from,
             to,
+            named,
             address,
+            ways,
             service,
             site: site.clone(),
-            options: options.clone(),
+            options,
             deadline: Instant::FAR_FUTURE,
             step: Step::New,
         })
@@ -140,14 +155,51 @@ impl Dialling {
                 self.step = step;
                 Dialled::NotYet(self.step.at().min(self.deadline))
             }
-            Err(Ended(result)) => Dialled::Done(result),
+            Err(Ended(Err(error))) if bootstrap::can_go_elsewhere(&error) && self.go_on() => {
+                self.turn(now)
+            }
+            Err(Ended(result)) => Dialled::Done(result.map(|made| self.let_move(made))),
         }
+    }
+
+    /// Dials the next way; `false`: there is none.
+    fn go_on(&mut self) -> bool {
+        let Some((ways, at)) = &mut self.ways else { return false };
+        let Some(next) = ways.get(*at + 1) else { return false };
+        (self.address, self.step) = (next.clone(), Step::New);
+        *at += 1;
+        true
+    }
+
+    /// The connection, with what opens its further lanes if it moves.
+    fn let_move(&mut self, made: NewConnection) -> NewConnection {
+        let (Some(id), Some((ways, home))) = (made.connection, self.ways.take()) else {
+            return made;
+        };
+        let most_slots = ways.iter().map(|way| way.config().window).max().unwrap_or(1);
+        let opener = Opener {
+            names: ways.iter().map(|way| way.backend().name()).collect(),
+            ways,
+            network: Arc::clone(&self.network),
+            from: self.from.clone(),
+            service: self.service,
+            site: self.site.clone(),
+            options: DialOptions { lane: Lane::Of(id), ..self.options.clone() },
+            dialling: None,
+        };
+        let seed = bootstrap::seed_of(&id);
+        let moving = |first| -> Box<dyn ClientTransport> {
+            Box::new(Hybrid::new(first, home, Box::new(opener), most_slots, seed))
+        };
+        NewConnection { connection: None, ..made.with_layer(moving) }
     }
 
     fn advance(&mut self, now: Instant) -> Result<Step, Ended> {
         let step = std::mem::replace(&mut self.step, Step::Over);
         if let Step::New = step {
-            self.deadline = now + self.options.timeout;
+            if self.deadline == Instant::FAR_FUTURE {
+                self.deadline = now + self.options.timeout;
+            }
             return Ok(Step::Connecting { client: self.prepare()?, at: after(now, LEG_NS) });
         }
         if step.at() > now {
@@ -249,7 +301,7 @@ impl Dialling {
     }
 
     fn attempt(&self) -> Attempt<'_> {
-        attempt(&self.address, self.options.timeout)
+        attempt(&self.named, self.options.timeout)
     }
 
     /// What this end has to say.
@@ -335,6 +387,48 @@ fn attempt(address: &RackAddress, timeout: Duration) -> Attempt<'_> {
 
 fn after(now: Instant, ns: u64) -> Instant {
     now.saturating_add_nanos(ns)
+}
+
+/// Opens further lanes in virtual time.
+struct Opener {
+    ways: Vec<RackAddress>,
+    names: Vec<&'static str>,
+    network: Arc<Network>,
+    from: NodeLife,
+    service: &'static ServiceDescription,
+    site: Site,
+    options: DialOptions,
+    dialling: Option<Result<Dialling, ConnectError>>,
+}
+
+impl OpenLane for Opener {
+    fn ways(&self) -> &[&'static str] {
+        &self.names
+    }
+
+    fn open(&mut self, way: usize) {
+        let address = self.ways[way].to_string();
+        let Opener { network, from, service, site, options, .. } = self;
+        let dialling = Dialling::new(network, from.clone(), &address, service, site, options);
+        self.dialling = Some(dialling);
+    }
+
+    fn poll(&mut self, now: Instant) -> Opening {
+        let dialled = match self.dialling.as_mut() {
+            Some(Ok(dialling)) => dialling.turn(now),
+            _ => match self.dialling.take() {
+                Some(Err(error)) => Dialled::Done(Err(error)),
+                _ => return Opening::NotYet(PollAt::OnEvent),
+            },
+        };
+        match dialled {
+            Dialled::NotYet(at) => Opening::NotYet(PollAt::At(at)),
+            Dialled::Done(result) => {
+                self.dialling = None;
+                Opening::Done(result.map(|made| made.transport))
+            }
+        }
+    }
 }
 
 struct Ended(Result<NewConnection, ConnectError>);

@@ -5,6 +5,7 @@
 //! in one direction:
 //!
 //! ```text
+//! bootstrap -> hybrid
 //! bootstrap -> address -> registry -> backends -> slots -> rendezvous, repair -> kit -> contract
 //!         \-> handshake, tls -> contract
 //! ```
@@ -16,6 +17,7 @@ pub mod bootstrap;
 pub mod contract;
 pub mod datagram;
 pub mod handshake;
+pub mod hybrid;
 mod kit;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
@@ -37,8 +39,9 @@ mod tls;
 pub mod write_imm;
 
 pub use address::{
-    Address, AddressBuilder, AddressError, AddressOptions, Carrier, DeviceChoice, MAX_NAME_BYTES,
-    NetworkPlace, OPTIONS, Place, RDMA_OPTIONS, SCHEMES, is_name, parse_address, runs_on_stream,
+    Address, AddressBuilder, AddressError, AddressOptions, Carrier, DeviceChoice, HYBRID_OPTIONS,
+    MAX_NAME_BYTES, Moves, NetworkPlace, OPTIONS, Place, RDMA_OPTIONS, SCHEMES, is_name,
+    parse_address, runs_on_stream,
 };
 pub use bootstrap::DeviceError;
 pub use contract::{Backend, Config, SetupError};

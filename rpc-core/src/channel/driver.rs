@@ -69,7 +69,7 @@ impl Driver {
         shared: Arc<Shared>,
         methods: Arc<MethodTable>,
         counters: Arc<ThreadCounters>,
-        window: u32,
+        slots: u32,
         compatibility: Option<Box<Compatibility>>,
     ) -> Self {
         let mut driver = Driver {
@@ -93,7 +93,7 @@ impl Driver {
             tickets: Vec::new(),
             successor: None,
         };
-        driver.in_flight.resize_with(window as usize, || None);
+        driver.in_flight.resize_with(slots as usize, || None);
         driver
     }
 
@@ -313,10 +313,10 @@ impl Driver {
     }
 
     /// There is a new connection.
-    pub(super) fn connected(&mut self, window: u32, compatibility: Option<Box<Compatibility>>) {
+    pub(super) fn connected(&mut self, slots: u32, compatibility: Option<Box<Compatibility>>) {
         (self.lost, self.is_refused) = (None, false);
         self.outage = GoneReason::Closed;
-        self.in_flight.resize_with(window as usize, || None);
+        self.in_flight.resize_with(slots as usize, || None);
         self.compatibility = compatibility;
         // The server may be another than the one that the calls were made for.
         for _ in 0..self.waiting.len() {

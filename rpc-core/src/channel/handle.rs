@@ -67,8 +67,8 @@ fn parts(
     let methods = Arc::new(MethodTable::new(services));
     let counters = Arc::new(ThreadCounters::new(&methods));
     let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
-    let window = transport.limits().window;
-    let driver = Driver::new(shared.clone(), methods, counters, window, compatibility);
+    let slots = transport.slots();
+    let driver = Driver::new(shared.clone(), methods, counters, slots, compatibility);
     (transport, driver, shared, metrics)
 }
 

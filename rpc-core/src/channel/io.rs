@@ -197,7 +197,7 @@ impl ChannelIo {
         match dialling.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => {}
             Some(Ok(Ok(NewConnection { transport, compatibility, .. }))) => {
-                self.driver.connected(transport.limits().window, compatibility);
+                self.driver.connected(transport.slots(), compatibility);
                 self.link = Link::Up(transport);
                 tracing::info!(service = self.dialler.service.name, "connected again");
                 progress.worked += 1;

@@ -88,7 +88,7 @@ enum State {
 
 impl Calls {
     /// Room for four windows of calls: those in flight, and those whose results were not taken yet.
-    pub(super) fn new(window: u32) -> Self {
+    pub(super) fn new(window: u32, slots: u32) -> Self {
         let capacity = (window as usize * 4).max(64);
         let entry = |_| Entry {
             generation: 0,
@@ -104,7 +104,7 @@ impl Calls {
             entries: (0..capacity).map(entry).collect(),
             // The lowest index is used first, so that a small window stays in few cache lines.
             free: (0..capacity as u32).rev().collect(),
-            by_slot: vec![Posted { generation: 0, call: NO_CALL }; window as usize],
+            by_slot: vec![Posted { generation: 0, call: NO_CALL }; slots as usize],
             unstamped: Vec::with_capacity(capacity),
             earliest: Instant::FAR_FUTURE,
             waiting: 0,

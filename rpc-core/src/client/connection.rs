@@ -77,13 +77,13 @@ impl Connection {
         options: &ConnectionOptions,
     ) -> Connection {
         let NewConnection { transport, compatibility, .. } = dialled.into();
-        let window = transport.limits().window;
+        let calls = Calls::new(transport.limits().window, transport.slots());
         let mut connection = Connection {
             transport,
             compatibility,
             older_call: Vec::new(),
             site: site.clone(),
-            calls: Calls::new(window),
+            calls,
             now: site.now(),
             timeout_ns: 0,
             timeout_us: 0,

@@ -351,7 +351,7 @@ fn what_is_left_of_a_call_means_no_later_one() {
 
 #[test]
 fn a_reply_to_an_earlier_call_of_a_slot_is_dropped() {
-    let mut calls = Calls::new(WINDOW);
+    let mut calls = Calls::new(WINDOW, WINDOW);
     let slot = |generation| SlotId { index: 1, generation };
     let read = read_into::<Echo>;
     let call: PendingCall<Result<Vec<u8>, RpcError>> =

@@ -10,7 +10,7 @@ use core::task::Waker;
 
 /// One outstanding request of one connection.
 ///
-/// The index is below [`Limits::window`]. It is reused as soon as its request has ended, with another generation, so that
+/// The index is below [`ClientTransport::slots`]. It is reused as soon as its request has ended, with another generation, so that
 /// the transport recognizes a late reply and drops it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotId {
@@ -37,6 +37,12 @@ pub struct Limits {
 pub trait ClientTransport: Send {
     /// What this connection can carry.
     fn limits(&self) -> Limits;
+
+    /// The indices of its slots are below this: [`Limits::window`], or more where requests of two windows may be under way for a
+    /// while. It never changes.
+    fn slots(&self) -> u32 {
+        self.limits().window
+    }
 
     /// Reserves a slot with exactly `len` bytes to fill. Their content is arbitrary at first.
     ///
@@ -74,6 +80,12 @@ pub trait ClientTransport: Send {
     /// Gives up a posted request: it was cancelled, or its deadline has passed. The transport keeps the slot until its
     /// completion, and tells the server if it can. The sink hears no more of it.
     fn abandon(&mut self, slot: SlotId);
+
+    /// No slot is in use: every request was answered or has failed, and of those that were given up the server keeps nothing. A
+    /// transport that does not say so keeps no slot that was given up.
+    fn is_unused(&self) -> bool {
+        true
+    }
 
     /// Does what can be done now, and gives the sink what arrived.
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress;

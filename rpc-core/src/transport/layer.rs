@@ -52,6 +52,14 @@ impl<L: ClientLayer> ClientTransport for L {
         self.inner().limits()
     }
 
+    fn slots(&self) -> u32 {
+        self.inner().slots()
+    }
+
+    fn is_unused(&self) -> bool {
+        self.inner().is_unused()
+    }
+
     #[inline]
     fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
         ClientLayer::reserve(self, len)
@@ -122,6 +130,14 @@ mod tests {
     impl ClientTransport for Recorder {
         fn limits(&self) -> Limits {
             Limits { window: 5, max_message: 77 }
+        }
+
+        fn slots(&self) -> u32 {
+            10
+        }
+
+        fn is_unused(&self) -> bool {
+            false
         }
 
         fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
@@ -199,6 +215,7 @@ mod tests {
         let mut layer = Layer(Recorder::default());
         let transport: &mut dyn ClientTransport = &mut layer;
         assert_eq!(transport.limits(), Limits { window: 5, max_message: 77 });
+        assert_eq!((transport.slots(), transport.is_unused()), (10, false));
         assert_eq!(transport.reserve(4).map(|(slot, bytes)| (slot, bytes.len())), Ok((SLOT, 4)));
         transport.release(SLOT);
         transport.post(SLOT, Delivery::Idempotent);

@@ -215,7 +215,7 @@ impl Fixture for AddressFixture {
     }
 
     fn backend(&self) -> &str {
-        self.template.backend().name()
+        self.template.backend_name()
     }
 
     fn raw_connection(&self, address: &str) -> Option<RawConnection> {

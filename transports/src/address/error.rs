@@ -2,7 +2,14 @@
 
 use super::MAX_NAME_BYTES;
 use super::user_text::{meant, shown};
-use crate::registry;
+use crate::{hybrid, registry};
+
+/// What may stand for the backend of an address.
+fn backends() -> Vec<&'static str> {
+    let mut names = registry::names();
+    names.push(hybrid::NAME);
+    names
+}
 
 /// What else to say of an unknown scheme.
 fn hint(scheme: &str, known: &[&'static str]) -> String {
@@ -75,7 +82,7 @@ pub enum AddressError {
         key: String,
     },
     /// A backend that this build does not have.
-    #[error("unknown backend `{}`; known are: {}{}", shown(backend), registry::names().join(", "), meant(backend, registry::names()))]
+    #[error("unknown backend `{}`; known are: {}{}", shown(backend), backends().join(", "), meant(backend, backends()))]
     UnknownBackend {
         /// The backend given.
         backend: String,

@@ -5,6 +5,7 @@ mod build;
 mod error;
 #[cfg(test)]
 mod fuzz;
+mod moves;
 mod options;
 mod parse;
 mod place;
@@ -12,6 +13,7 @@ mod user_text;
 
 pub use build::{AddressBuilder, parse_address};
 pub use error::AddressError;
+pub use moves::{HYBRID_OPTIONS, Moves};
 pub use options::{AddressOptions, Carrier, OPTIONS, RDMA_OPTIONS, runs_on_stream};
 pub use place::{DeviceChoice, MAX_NAME_BYTES, NetworkPlace, Place, is_name};
 
@@ -52,6 +54,17 @@ impl Address {
     /// The backend that carries the calls.
     pub fn backend(&self) -> &'static dyn Backend {
         self.options.backend
+    }
+
+    /// The name of that backend, or `hybrid`: a connection that moves among several.
+    pub fn backend_name(&self) -> &'static str {
+        self.options.backend_name()
+    }
+
+    /// The addresses that a connection moves among, each with one backend, if it does.
+    pub fn ways(&self) -> Option<Vec<Address>> {
+        let ways = self.options.ways()?;
+        Some(ways.into_iter().map(|options| Address { options, ..self.clone() }).collect())
     }
 
     /// What this end is ready to give.

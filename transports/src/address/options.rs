@@ -5,12 +5,13 @@ use std::iter;
 use std::time::Duration;
 
 use super::AddressError;
+use super::moves::{HYBRID_OPTIONS, Moves};
 use crate::contract::{
     Backend, Config, Fabric, LEAST_MEMORY_BYTES, MAX_IDLE_TIMEOUT, MAX_MESSAGE_BYTES, MAX_SILENCE,
-    MAX_SLOT_BYTES, MIN_IDLE_TIMEOUT, MIN_MESSAGE_BYTES, MIN_SILENCE, MIN_SLOT_BYTES,
+    MAX_SLOT_BYTES, MAX_WINDOW, MIN_IDLE_TIMEOUT, MIN_MESSAGE_BYTES, MIN_SILENCE, MIN_SLOT_BYTES,
     default_memory,
 };
-use crate::registry;
+use crate::{hybrid, registry};
 
 /// The options that an address of any scheme and backend may carry after its `?`.
 pub const OPTIONS: &[&str] = &[
@@ -104,6 +105,11 @@ impl Carrier {
         Config { slot: slot.unwrap_or(usual.slot), ..usual }
     }
 
+    /// Whether a connection may move to this backend. One that has a device needs no stream.
+    fn is_way(self, backend: &'static dyn Backend) -> bool {
+        runs_on_stream(backend) == (self == Carrier::Stream)
+    }
+
     fn check(self, backend: &'static dyn Backend) -> Result<(), AddressError> {
         let mend = match (self, runs_on_stream(backend)) {
             (Carrier::Device | Carrier::Memory, true) => "tcp://HOST:PORT",
@@ -128,6 +134,8 @@ pub struct AddressOptions {
     pub config: Config,
     /// The other backends that a server offers there.
     pub further: Vec<(&'static dyn Backend, Config)>,
+    /// Connections move among those backends.
+    pub moves: Option<Moves>,
 }
 
 impl AddressOptions {
@@ -171,10 +179,16 @@ impl AddressOptions {
             return Err(AddressError::Repeated { key: pairs[at].0.to_owned() });
         }
         let given = |key: &str| pairs.iter().find(|(seen, _)| *seen == key).map(|pair| pair.1);
-        let backends = match given("backend") {
-            None => vec![carrier.default_backend()],
-            Some(names) => find_all(names)?,
+        let (backends, moves) = match given("backend") {
+            None => (vec![carrier.default_backend()], None),
+            Some(hybrid::NAME) => {
+                let (ways, moves) = Moves::read(pairs, |backend| carrier.is_way(backend))?;
+                (ways, Some(moves))
+            }
+            Some(names) => (find_all("backend", names)?, None),
         };
+        let is_own = |key: &str| moves.is_some() && HYBRID_OPTIONS.contains(&key);
+        let pairs: Vec<_> = pairs.iter().filter(|(key, _)| !is_own(key)).copied().collect();
         let mut offered = Vec::new();
         for &backend in &backends {
             carrier.check(backend)?;
@@ -189,17 +203,18 @@ impl AddressOptions {
                 true => take_own(key, value),
                 false => Ok(()),
             };
-            let config = AddressOptions::config(&own_pairs, (carrier, backend), own, take_own)?;
+            let what = (carrier, backend, moves.is_some());
+            let config = AddressOptions::config(&own_pairs, what, own, take_own)?;
             offered.push((backend, config));
         }
         let (backend, config) = offered.remove(0);
-        Ok(AddressOptions { backend, config, further: offered })
+        Ok(AddressOptions { backend, config, further: offered, moves })
     }
 
-    /// What these options say of one backend.
+    /// What these options say of one backend, which may be one `of_several`: then it has as much of a number as it can.
     fn config(
         pairs: &[(&str, &str)],
-        (carrier, backend): (Carrier, &'static dyn Backend),
+        (carrier, backend, of_several): (Carrier, &'static dyn Backend, bool),
         own: &[&'static str],
         mut take_own: impl FnMut(&str, &str) -> Result<(), AddressError>,
     ) -> Result<Config, AddressError> {
@@ -210,17 +225,20 @@ impl AddressOptions {
                 // Read above, and below.
                 "backend" | "memory" => {}
                 "window" => {
-                    let most = backend.max_window();
-                    config.window = parse_in(key, value, 1, most.into())? as u32;
+                    let (most, least) = (backend.max_window(), 1);
+                    let any = if of_several { MAX_WINDOW } else { most };
+                    config.window =
+                        parse_in(key, value, least, any.into())?.min(most.into()) as u32;
                 }
                 "slot" => {
                     let most = match carrier {
                         Carrier::Memory => backend.max_slot_in_memory(),
                         _ => MAX_SLOT_BYTES,
                     };
-                    let slot = parse_in(key, value, MIN_SLOT_BYTES.into(), most.into())?;
+                    let any = if of_several { MAX_SLOT_BYTES } else { most };
+                    let slot = parse_in(key, value, MIN_SLOT_BYTES.into(), any.into())?;
                     // Whole cache lines, so that two slots never share one.
-                    config.slot = slot.next_multiple_of(64) as u32;
+                    config.slot = slot.min(most.into()).next_multiple_of(64) as u32;
                 }
                 "max_message" => {
                     config.max_message = parse_in(key, value, MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES)?
@@ -257,13 +275,38 @@ impl AddressOptions {
         iter::once((self.backend, &self.config)).chain(further)
     }
 
+    /// The name of the backend that a client uses, or `hybrid`.
+    pub fn backend_name(&self) -> &'static str {
+        if self.moves.is_some() { hybrid::NAME } else { self.backend.name() }
+    }
+
+    /// The options of the addresses that a connection moves among, each with one backend, if it does. The first is where it begins.
+    pub fn ways(&self) -> Option<Vec<AddressOptions>> {
+        let moves = self.moves.as_ref()?;
+        let way = |(backend, config): (_, &Config)| AddressOptions {
+            backend,
+            config: config.clone(),
+            further: Vec::new(),
+            moves: None,
+        };
+        let ways = self.offered().map(way);
+        Some(if moves.is_pinned() { ways.take(1).collect() } else { ways.collect() })
+    }
+
     /// Writes the backends, and then the options of an address whose scheme gives `carrier`, each after a `&`, but not what is as usual.
     ///
     /// # Errors
     /// Those of the formatter.
     pub fn write(&self, carrier: Carrier, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.backend.name())?;
-        self.further.iter().try_for_each(|(backend, _)| write!(f, ",{}", backend.name()))?;
+        match &self.moves {
+            Some(moves) => write!(f, "{}{moves}", hybrid::NAME)?,
+            None => {
+                f.write_str(self.backend.name())?;
+                self.further
+                    .iter()
+                    .try_for_each(|(backend, _)| write!(f, ",{}", backend.name()))?;
+            }
+        }
         self.config.write_options(&carrier.usual(self.backend), f)?;
         // Those that several backends have stand there once.
         let mut written = vec![&self.config.options];
@@ -276,14 +319,14 @@ impl AddressOptions {
 }
 
 /// The backends of these names, which commas separate.
-fn find_all(names: &str) -> Result<Vec<&'static dyn Backend>, AddressError> {
+pub(super) fn find_all(key: &str, names: &str) -> Result<Vec<&'static dyn Backend>, AddressError> {
     let mut found: Vec<&dyn Backend> = Vec::new();
     for name in names.split(',') {
         let unknown = || AddressError::UnknownBackend { backend: name.to_owned() };
         let backend = registry::find(name).ok_or_else(unknown)?;
         if found.contains(&backend) {
             let expected = "each backend once".to_owned();
-            return Err(AddressError::bad_value("backend", names, expected));
+            return Err(AddressError::bad_value(key, names, expected));
         }
         found.push(backend);
     }
@@ -311,7 +354,10 @@ fn read_backend_option(
         return Ok(());
     }
     let has = |other: &&&dyn Backend| has_option(**other, key);
-    let theirs: Vec<_> = registry::ALL.iter().filter(has).map(|other| other.name()).collect();
+    let mut theirs: Vec<_> = registry::ALL.iter().filter(has).map(|other| other.name()).collect();
+    if HYBRID_OPTIONS.contains(&key) {
+        theirs.push(hybrid::NAME);
+    }
     if !theirs.is_empty() {
         let (key, backend) = (key.to_owned(), backend.name());
         return Err(AddressError::OtherBackend { key, backend, theirs });

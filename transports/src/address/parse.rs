@@ -171,7 +171,7 @@ mod tests {
             ("shm://a/b", "`a/b`"),
             (
                 "shm://kv?backend=tcp2",
-                "`tcp2`; known are: write_imm, datagram, send_recv, tcp, rfp, scale",
+                "`tcp2`; known are: write_imm, datagram, send_recv, tcp, rfp, scale, hybrid",
             ),
             ("shm://kv?backend=tcp", "`tcp` goes with tcp://HOST:PORT"),
             ("rdma://node:1?backend=tcp", "`tcp` goes with tcp://HOST:PORT"),

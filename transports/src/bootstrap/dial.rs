@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::attempt::Attempt;
 use super::deadline_stream::{DeadlineStream, StreamError};
 use super::liveness::LivenessSocket;
+use super::moving;
 use super::nonce;
 use super::socket::resolve::ResolveError;
 use super::socket::{Liveness, Socket, tcp, unix};
@@ -229,8 +230,24 @@ impl Dial for Address {
         site: &Site,
         options: &DialOptions,
     ) -> Result<NewConnection, ConnectError> {
+        match self.ways() {
+            None => self.dial_lane(self, service, site, options),
+            Some(ways) => moving::dial(self, ways, (service, site, options)),
+        }
+    }
+}
+
+impl Address {
+    /// Dials the one backend of this address, which stands in errors as `named`.
+    pub(super) fn dial_lane(
+        &self,
+        named: &Address,
+        service: &'static ServiceDescription,
+        site: &Site,
+        options: &DialOptions,
+    ) -> Result<NewConnection, ConnectError> {
         home::tell_processes_by(farcall_verbs::process_word());
-        let attempt = Attempt { address: self, timeout: options.timeout };
+        let attempt = Attempt { address: named, timeout: options.timeout };
         let dialler = Dialler { address: self, attempt };
         let session = options.tls.as_ref().map(|tls| dialler.session(tls)).transpose()?;
         let deadline = deadline_in(options.timeout);

@@ -83,6 +83,11 @@ impl Calls {
         self.has_epoch
     }
 
+    /// No slot is in use.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.window.is_empty()
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         Limits { window: self.window.size(), max_message: self.max_message }
     }

@@ -76,6 +76,10 @@ impl<P: SessionPort> ClientTransport for Client<P> {
         self.calls.abandon(id);
     }
 
+    fn is_unused(&self) -> bool {
+        self.calls.is_unused()
+    }
+
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         let Client { calls, port, ending } = self;

@@ -152,6 +152,10 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
         }
     }
 
+    fn is_unused(&self) -> bool {
+        self.window.free.len() == self.window.slots.len()
+    }
+
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         if let Some(why) = self.window.over {

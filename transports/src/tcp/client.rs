@@ -278,6 +278,10 @@ impl ClientTransport for Client {
         self.window.abandon(id);
     }
 
+    fn is_unused(&self) -> bool {
+        self.window.free.len() == self.window.slots.len()
+    }
+
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         if self.stream.is_none() && self.window.over.is_none() && !self.take_stream() {

@@ -1,6 +1,7 @@
 //! What the suite knows of each backend, in one entry per backend: a further backend adds a folder and a line to [`ALL`].
 
 pub mod datagram;
+mod hybrid;
 pub mod rfp;
 pub mod scale;
 pub mod send_recv;
@@ -52,7 +53,7 @@ pub struct RackVariant {
     pub shared: bool,
 }
 
-/// Every backend.
+/// Every backend, and the connection that moves among them.
 pub const ALL: &[&Backend] = &[
     &write_imm::BACKEND,
     &datagram::BACKEND,
@@ -60,6 +61,7 @@ pub const ALL: &[&Backend] = &[
     &tcp::BACKEND,
     &rfp::BACKEND,
     &scale::BACKEND,
+    &hybrid::BACKEND,
 ];
 
 impl Backend {

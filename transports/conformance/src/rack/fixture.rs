@@ -195,7 +195,7 @@ impl Fixture for RackFixture {
     }
 
     fn backend(&self) -> &str {
-        self.template.backend().name()
+        self.template.backend_name()
     }
 
     fn raw_connection(&self, address: &str) -> Option<RawConnection> {

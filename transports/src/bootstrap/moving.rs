@@ -1,0 +1,154 @@
+//! Dialling a connection that moves among backends: its first lane, and then, on threads, further ones.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::thread;
+
+use crossbeam_channel::{Receiver, TryRecvError, bounded};
+use farcall_core::error::ConnectError;
+use farcall_core::panics::contain;
+use farcall_core::service::ServiceDescription;
+use farcall_core::site::Site;
+use farcall_core::time::{Instant, PollAt};
+use farcall_core::transport::{ClientTransport, ConnectionId, DialOptions, Lane, NewConnection};
+
+use crate::address::Address;
+use crate::hybrid::{Hybrid, OpenLane, Opening};
+
+/// What is dialled, and how.
+type Call<'a> = (&'static ServiceDescription, &'a Site, &'a DialOptions);
+
+/// Dials the first of these ways that the server has, with what opens the others.
+pub(super) fn dial(
+    address: &Address,
+    ways: Vec<Address>,
+    (service, site, options): Call<'_>,
+) -> Result<NewConnection, ConnectError> {
+    // What dials lanes by itself moves by itself.
+    let moves = ways.len() > 1 && options.lane == Lane::Alone;
+    let lane = if moves { Lane::First } else { options.lane };
+    let options = DialOptions { lane, ..options.clone() };
+    let (home, first) = match dial_first(address, &ways, (service, site, &options)) {
+        // The server may be an older one, whose connections have one lane each.
+        Err(ConnectError::Unsupported { .. }) if moves => {
+            let options = DialOptions { lane: Lane::Alone, ..options.clone() };
+            dial_first(address, &ways, (service, site, &options))?
+        }
+        dialled => dialled?,
+    };
+    let NewConnection { transport, compatibility, connection: Some(id) } = first else {
+        return Ok(first);
+    };
+    if !moves {
+        return Ok(NewConnection { transport, compatibility, connection: Some(id) });
+    }
+    let most_slots = ways.iter().map(|way| way.config().window).max().unwrap_or(1);
+    let opener = OnThreads {
+        options: DialOptions { lane: Lane::Of(id), ..options },
+        address: address.clone(),
+        names: ways.iter().map(|way| way.backend().name()).collect(),
+        ways,
+        service,
+        site: site.clone(),
+        dialled: None,
+    };
+    let transport = Hybrid::new(transport, home, Box::new(opener), most_slots, seed_of(&id));
+    Ok(NewConnection { transport: Box::new(transport), compatibility, connection: None })
+}
+
+/// The first way that can be had, and its connection.
+fn dial_first(
+    address: &Address,
+    ways: &[Address],
+    (service, site, options): Call<'_>,
+) -> Result<(usize, NewConnection), ConnectError> {
+    let mut home = 0;
+    loop {
+        match ways[home].dial_lane(address, service, site, options) {
+            Ok(connection) => return Ok((home, connection)),
+            Err(error) if home + 1 == ways.len() || !can_go_elsewhere(&error) => return Err(error),
+            Err(_) => home += 1,
+        }
+    }
+}
+
+/// Another backend may do where this one does not.
+pub fn can_go_elsewhere(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::BackendMismatch { .. } | ConnectError::Unsupported { .. })
+}
+
+/// A number of its own for each connection, by which it rolls its dice.
+pub fn seed_of(id: &ConnectionId) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}
+
+type Dialled = Result<Box<dyn ClientTransport>, ConnectError>;
+
+/// Opens lanes on threads: dialling blocks.
+struct OnThreads {
+    address: Address,
+    ways: Vec<Address>,
+    names: Vec<&'static str>,
+    service: &'static ServiceDescription,
+    site: Site,
+    options: DialOptions,
+    dialled: Option<Result<Receiver<Dialled>, io::Error>>,
+}
+
+impl OpenLane for OnThreads {
+    fn ways(&self) -> &[&'static str] {
+        &self.names
+    }
+
+    fn open(&mut self, way: usize) {
+        let (answer, dialled) = bounded(1);
+        let (way, named) = (self.ways[way].clone(), self.address.clone());
+        let (service, site, options) = (self.service, self.site.clone(), self.options.clone());
+        let dial = move || {
+            // If the connection has ended meanwhile, this drops the lane. The sender goes before the thread is woken, also if dialling
+            // panics.
+            let _wake_last = WakeOnDrop(site.clone());
+            let answer = answer;
+            let dial = || {
+                let dialled = way.dial_lane(&named, service, &site, &options);
+                answer.send(dialled.map(|connection| connection.transport))
+            };
+            let _ = contain("opening a lane", dial);
+        };
+        let started = thread::Builder::new().name("farcall-lane".into()).spawn(dial);
+        self.dialled = Some(started.map(|_| dialled));
+    }
+
+    fn poll(&mut self, _: Instant) -> Opening {
+        let io = |cause| ConnectError::Io {
+            address: self.address.to_string(),
+            doing: "starting a thread that opens a lane",
+            cause,
+        };
+        match self.dialled.take() {
+            Some(Ok(dialled)) => match dialled.try_recv() {
+                Ok(answer) => Opening::Done(answer),
+                Err(TryRecvError::Empty) => {
+                    self.dialled = Some(Ok(dialled));
+                    Opening::NotYet(PollAt::OnEvent)
+                }
+                Err(TryRecvError::Disconnected) => {
+                    Opening::Done(Err(io(io::Error::other("it has panicked"))))
+                }
+            },
+            Some(Err(cause)) => Opening::Done(Err(io(cause))),
+            None => Opening::Done(Err(io(io::Error::other("none was asked for")))),
+        }
+    }
+}
+
+/// Wakes the connection's thread when the dialling one ends.
+struct WakeOnDrop(Site);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
+}
