@@ -54,6 +54,18 @@ impl Holdings {
         format!("{} {} {}", self.descriptors, self.shared_mappings, self.threads)
     }
 
+    /// Those of both.
+    pub fn and(&self, other: &Holdings) -> Holdings {
+        Holdings {
+            descriptors: self.descriptors + other.descriptors,
+            shared_mappings: self.shared_mappings + other.shared_mappings,
+            threads: self.threads + other.threads,
+            queues: self.queues + other.queues,
+            regions: self.regions + other.regions,
+            clients: self.clients + other.clients,
+        }
+    }
+
     /// Whether nothing is more than in `before`.
     pub fn within(&self, before: &Holdings) -> bool {
         self.descriptors <= before.descriptors

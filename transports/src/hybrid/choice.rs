@@ -4,7 +4,9 @@
 //! (Little's law), and it needs no load that fills the connection.
 //!
 //! A way is tried by moving to it for some looks. Each way that was no better is tried again after a pause that doubles, so that the part
-//! of the calls that is spent on trials falls; a load that has changed begins anew. A connection without calls tries nothing.
+//! of the calls that is spent on trials falls. A load that has changed has all ways tried again soon, after pauses that double
+//! while it goes on changing: a load that changes all the time is not worth more trials than a steady one. A connection without calls tries
+//! nothing.
 
 use farcall_core::time::Instant;
 
@@ -38,6 +40,11 @@ const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
 
 /// The load has changed if calls take so much longer or shorter than when the ways were last compared.
 const OTHER_LOAD: f64 = 1.6;
+
+/// How long a load is not looked at for a change after one, at first; and for how many such pauses it must have been steady to be taken for
+/// one that seldom changes.
+const FIRST_CHANGE_PAUSE_NS: u64 = 5_000_000;
+const STEADY_PAUSES: u64 = 4;
 
 /// The part of the latest look in the running mean.
 const FRESH: f64 = 0.25;
@@ -106,6 +113,9 @@ pub(super) struct Choice {
     mean_ns: Option<f64>,
     /// That mean when the ways were last compared.
     compared_ns: Option<f64>,
+    /// From then on a load that has changed counts again.
+    next_change: Instant,
+    change_pause_ns: u64,
     dice: u64,
 }
 
@@ -115,7 +125,16 @@ impl Choice {
     pub(super) fn new(ways: usize, home: usize, seed: u64) -> Choice {
         let stage = Stage::Settled { looks: 0 };
         let (ways, dice) = (vec![Way::NEW; ways], seed | 1);
-        Choice { ways, home, stage, mean_ns: None, compared_ns: None, dice }
+        Choice {
+            ways,
+            home,
+            stage,
+            mean_ns: None,
+            compared_ns: None,
+            next_change: Instant::ZERO,
+            change_pause_ns: FIRST_CHANGE_PAUSE_NS,
+            dice,
+        }
     }
 
     /// The way that calls take unless another is tried.
@@ -167,12 +186,15 @@ impl Choice {
         self.mean_ns = Some(mean);
         let is_other_load =
             |compared: f64| mean > OTHER_LOAD * compared || mean < compared / OTHER_LOAD;
-        if self.compared_ns.is_some_and(is_other_load) {
+        if now >= self.next_change && self.compared_ns.is_some_and(is_other_load) {
             self.compared_ns = Some(mean);
-            for way in 0..self.ways.len() {
-                self.ways[way].pause_ns = FIRST_PAUSE_NS;
-                self.ways[way].next_trial = now;
+            let steady_ns = (now - self.next_change).as_nanos() as u64;
+            if steady_ns > STEADY_PAUSES * self.change_pause_ns {
+                self.change_pause_ns = FIRST_CHANGE_PAUSE_NS;
             }
+            self.next_change = now.saturating_add_nanos(self.change_pause_ns);
+            self.change_pause_ns = (self.change_pause_ns * 2).min(LONGEST_PAUSE_NS);
+            self.ways.iter_mut().for_each(|way| *way = Way::NEW);
         }
         true
     }
@@ -372,6 +394,19 @@ mod tests {
             run.looks(60, |way| [500.0, 600.0, 900.0][way]);
             assert_eq!(run.choice.home(), 0, "{seed}");
         }
+    }
+
+    #[test]
+    fn a_load_that_changes_all_the_time_is_tried_no_more_than_a_steady_one() {
+        let mut run = Run::new(5, 9);
+        for phase in 0..4_000 {
+            if phase == 2_000 {
+                run.away = 0;
+            }
+            let load = if phase % 2 == 0 { 1.0 } else { 20.0 };
+            run.looks(10, |way| load * [1000.0, 1500.0, 1500.0, 1500.0, 1500.0][way]);
+        }
+        assert!(run.away < 600, "{} of 20,000 looks", run.away);
     }
 
     #[test]
