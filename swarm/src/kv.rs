@@ -8,10 +8,10 @@ use farcall_core::BindError;
 use farcall_core::server::{DrivenServer, Server};
 use farcall_kv::service::KvServer;
 use farcall_rack::Rack;
-use farcall_transports::Backend;
 use farcall_transports::contract::MIN_SLOT_BYTES;
 use farcall_transports::datagram::{Optimization, Without};
 use farcall_transports::planted::plant;
+use farcall_transports::registry;
 use farcall_verbs::sim::NodeId;
 
 use crate::client::{Client, ClientSetup, SETTLING_NS};
@@ -61,11 +61,12 @@ impl Run {
 }
 
 /// Random options of an address that change what is sent, but not its meaning.
-fn options(backend: &dyn Backend, dice: &mut Dice) -> String {
+fn options(backend: &str, dice: &mut Dice) -> String {
     // With the smallest slots, nearly all requests and responses are split.
     let slot = dice.pick(&[MIN_SLOT_BYTES, 256, 4096]);
     let mut without = Without::default();
-    let has = |name| backend.options().iter().any(|option| option.name == name);
+    let options = registry::find(backend).map_or(&[][..], |backend| backend.options());
+    let has = |name| options.iter().any(|option| option.name == name);
     if has("without") && dice.once_in(2) {
         for left in Optimization::ALL {
             // Without recovery, losses would not be repaired.
@@ -91,12 +92,7 @@ fn options(backend: &dyn Backend, dice: &mut Dice) -> String {
 }
 
 /// Runs a seed, with or without a planted bug.
-pub(crate) fn run(
-    seed: u64,
-    backend: &dyn Backend,
-    mutation: Option<Mutation>,
-    trace: &Trace,
-) -> Outcome {
+pub(crate) fn run(seed: u64, backend: &str, mutation: Option<Mutation>, trace: &Trace) -> Outcome {
     let mut rack = Rack::with_config(seed, rack_config(seed));
     trace.begin(&mut rack);
     let mut dice = Dice::new(seed, 3);
@@ -107,7 +103,6 @@ pub(crate) fn run(
     let window = dice.pick(&[2, 8, 32]);
     let threads = dice.between(1, 2) as usize;
     let options = options(backend, &mut dice);
-    let backend = backend.name();
     let mut run = Run {
         rack,
         server,

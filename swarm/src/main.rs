@@ -12,7 +12,7 @@ use clap::Parser;
 use farcall_swarm::{
     Counts, Mutation, Outcome, Setting, Sweep, Trace, TraceFile, quiet_panics, run_seed, sweep,
 };
-use farcall_transports::registry;
+use farcall_transports::{hybrid, registry};
 use farcall_transports_conformance::Case;
 
 /// Prints to standard output, and ignores a closed pipe.
@@ -46,7 +46,7 @@ struct Options {
     /// Only this seed, with its faults
     #[arg(long, conflicts_with_all = ["seeds", "first", "threads"])]
     seed: Option<u64>,
-    /// The backend of the calls: write_imm, datagram, send_recv, rfp, scale, tcp, or all, one for each seed
+    /// The backend of the calls: write_imm, datagram, send_recv, rfp, scale, tcp, hybrid, or all, one for each seed
     #[arg(long, default_value = "all", value_parser = backend)]
     backend: Backend,
     /// Writes the complete trace of that seed to a file
@@ -60,17 +60,20 @@ struct Options {
 }
 
 /// One backend, or all of them.
-type Backend = Option<&'static dyn farcall_transports::Backend>;
+type Backend = Option<&'static str>;
 
 fn backend(name: &str) -> Result<Backend, String> {
-    match registry::find(name) {
-        None if name != "all" => Err(format!("known are {} and all", registry::names().join(", "))),
+    let names = registry::names().into_iter().chain([hybrid::NAME]);
+    match names.clone().find(|known| *known == name) {
+        None if name != "all" => {
+            Err(format!("known are {} and all", names.collect::<Vec<_>>().join(", ")))
+        }
         backend => Ok(backend),
     }
 }
 
 fn case(name: &str) -> Result<&'static Case, String> {
-    registry::ALL.iter().find_map(|backend| farcall_swarm::case(*backend, name)).ok_or_else(|| {
+    registry::ALL.iter().find_map(|backend| farcall_swarm::case(backend.name(), name)).ok_or_else(|| {
         "no case of that name runs under faults; `backend-conformance list` tells the names of cases".to_owned()
     })
 }
@@ -131,7 +134,7 @@ fn sweep_all(options: &Options) -> Result<bool, String> {
         say!("{outcome}");
         same(hash, outcome.hash)?;
     }
-    let backend = options.backend.map_or("all", |backend| backend.name());
+    let backend = options.backend.unwrap_or("all");
     let planted = options.mutation.map_or_else(String::new, |it| format!(" --mutation {it}"));
     let case = options.case.map_or_else(String::new, |it| format!(" --case {}", it.name));
     say!(

@@ -5,7 +5,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use farcall_transports::Backend;
 use farcall_transports::planted::plant;
 use farcall_transports_conformance::rack::{Nodes, RackFixture, last_run};
 use farcall_transports_conformance::{
@@ -35,10 +34,10 @@ const LEFT_OUT: [&str; 3] = [
 ];
 
 /// The cases over a backend that run under faults, or, if they are of hostile peers, beside such peers that do anything.
-fn cases(backend: &dyn Backend) -> impl Iterator<Item = &'static Case> {
+fn cases(backend: &str) -> impl Iterator<Item = &'static Case> {
     let is_hostile = |case: &Case| case.name == HOSTILE && !case.needs.contains(&Need::Threads);
     let is_honest = |case: &Case| case.needs == [Need::Nothing] && !LEFT_OUT.contains(&case.name);
-    cases_of(backend.name()).filter(move |case| is_honest(case) || is_hostile(case))
+    cases_of(backend).filter(move |case| is_honest(case) || is_hostile(case))
 }
 
 /// Its peers do anything: how fast the honest ones are beside them shows only without other faults.
@@ -47,14 +46,14 @@ fn is_hostile(case: &Case) -> bool {
 }
 
 /// The case of this name over a backend, if it runs here.
-pub fn case(backend: &dyn Backend, name: &str) -> Option<&'static Case> {
+pub fn case(backend: &str, name: &str) -> Option<&'static Case> {
     // No seed picks it.
-    let of_bug = cases_of(backend.name()).find(|case| case.name == OVER_QUOTA);
+    let of_bug = cases_of(backend).find(|case| case.name == OVER_QUOTA);
     cases(backend).chain(of_bug).find(|case| case.name == name)
 }
 
 /// Runs a seed with the case that it picks.
-pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
+pub(crate) fn run(seed: u64, backend: &str, trace: &Trace) -> Outcome {
     let dice = &mut Dice::new(seed, 5);
     let cases: Vec<_> = cases(backend).collect();
     play(seed, backend, dice.pick(&cases), None, trace)
@@ -63,7 +62,7 @@ pub(crate) fn run(seed: u64, backend: &dyn Backend, trace: &Trace) -> Outcome {
 /// Runs a seed with a case.
 pub(crate) fn play(
     seed: u64,
-    backend: &dyn Backend,
+    backend: &str,
     case: &Case,
     mutation: Option<Mutation>,
     trace: &Trace,
@@ -71,7 +70,6 @@ pub(crate) fn play(
     // Drawn when the case creates its rack, and reported at its end.
     let told = Arc::new(Mutex::new(String::new()));
     let (trace, tell, is_alone) = (trace.clone(), Arc::clone(&told), is_hostile(case));
-    let backend = backend.name();
     let address = format!("sim://suite?backend={backend}");
     let fixture = RackFixture::new(&address, seed).map(|fixture| {
         fixture.config(rack_config(seed)).on_begin(move |rack, Nodes { clients, servers }| {

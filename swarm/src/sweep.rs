@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use farcall_transports::{Backend, registry};
+use farcall_transports::{hybrid, registry};
 use farcall_transports_conformance::Case;
 
 use crate::dice::Dice;
@@ -13,8 +13,8 @@ use crate::{Counts, Mutation, Outcome, Trace, kv, lanes, suite};
 /// The configuration of all seeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Setting {
-    /// The backend. Without one, it depends on the seed or on the planted bug.
-    pub backend: Option<&'static dyn Backend>,
+    /// The backend's name, or `hybrid`. Without one, it depends on the seed or on the planted bug.
+    pub backend: Option<&'static str>,
     /// The planted bug.
     pub mutation: Option<Mutation>,
     /// Only this case of the conformance suite, over backends that have it.
@@ -22,10 +22,14 @@ pub struct Setting {
 }
 
 impl Setting {
-    pub(crate) fn backend_of(&self, seed: u64) -> &'static dyn Backend {
-        self.backend
-            .or(self.mutation.and_then(Mutation::backend))
-            .unwrap_or_else(|| Dice::new(seed, 6).pick(registry::ALL))
+    pub(crate) fn backend_of(&self, seed: u64) -> &'static str {
+        let by_seed = || {
+            let mut dice = Dice::new(seed, 6);
+            let backend = dice.pick(registry::ALL).name();
+            // Planted bugs are of backends, or of all.
+            if self.mutation.is_none() && dice.once_in(4) { hybrid::NAME } else { backend }
+        };
+        self.backend.or(self.mutation.and_then(Mutation::backend)).unwrap_or_else(by_seed)
     }
 }
 

@@ -26,7 +26,7 @@ use farcall_core::server::{DrivenServer, Server};
 use farcall_core::{Authentication, ClientQuota, Key, PollClient};
 use farcall_rack::Rack;
 use farcall_transports::planted::plant;
-use farcall_transports::{Backend, registry};
+use farcall_transports::registry;
 use farcall_verbs::sim::NodeId;
 
 use self::client::{Client, Setup, World};
@@ -119,12 +119,7 @@ impl Run {
 }
 
 /// Runs a seed, with or without a planted bug.
-pub(crate) fn run(
-    seed: u64,
-    backend: &'static dyn Backend,
-    mutation: Option<Mutation>,
-    trace: &Trace,
-) -> Outcome {
+pub(crate) fn run(seed: u64, backend: &str, mutation: Option<Mutation>, trace: &Trace) -> Outcome {
     let mut rack = Rack::with_config(seed, rack_config(seed));
     trace.begin(&mut rack);
     let mut dice = Dice::new(seed, 7);
@@ -133,7 +128,9 @@ pub(crate) fn run(
     let severity = if dice.once_in(3) { Severity::Masked } else { Severity::Any };
     let plan = Plan::draw(seed, severity, server, &clients);
     let ends_ns = dice.once_in(4).then(|| dice.below(plan.healed_ns));
-    let mut offered = vec![backend.name()];
+    // One that moves would open lanes of its own.
+    let own = registry::find(backend).unwrap_or_else(|| dice.pick(registry::ALL));
+    let mut offered = vec![own.name()];
     while offered.len() <= FURTHER {
         let another = dice.pick(registry::ALL).name();
         if !offered.contains(&another) {

@@ -8,7 +8,7 @@ use crate::contract::Backend;
 use crate::registry;
 
 /// The options that only such an address has.
-pub const HYBRID_OPTIONS: &[&str] = &["pin", "without"];
+pub const HYBRID_OPTIONS: &[&str] = &["pin", "exclude"];
 
 /// Among which backends a connection moves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Moves {
     /// It stays on this one.
     pin: Option<&'static dyn Backend>,
     /// It never takes these.
-    without: Vec<&'static dyn Backend>,
+    exclude: Vec<&'static dyn Backend>,
 }
 
 impl Moves {
@@ -27,13 +27,13 @@ impl Moves {
         goes_with: impl Fn(&'static dyn Backend) -> bool,
     ) -> Result<(Vec<&'static dyn Backend>, Moves), AddressError> {
         let given = |key: &str| pairs.iter().find(|(seen, _)| *seen == key).map(|pair| pair.1);
-        let names = given("without");
-        let without = names.map_or(Ok(Vec::new()), |names| find_all("without", names))?;
-        let is_way = |it: &&'static dyn Backend| goes_with(*it) && !without.contains(it);
+        let names = given("exclude");
+        let exclude = names.map_or(Ok(Vec::new()), |names| find_all("exclude", names))?;
+        let is_way = |it: &&'static dyn Backend| goes_with(*it) && !exclude.contains(it);
         let mut ways: Vec<_> = registry::ALL.iter().copied().filter(is_way).collect();
         if ways.is_empty() {
             let expected = "at least one backend to be left".to_owned();
-            return Err(AddressError::bad_value("without", names.unwrap_or(""), expected));
+            return Err(AddressError::bad_value("exclude", names.unwrap_or(""), expected));
         }
         let pin = given("pin").map(|name| {
             let known = || {
@@ -47,7 +47,7 @@ impl Moves {
             ways.insert(0, pinned);
             pinned
         });
-        Ok((ways, Moves { pin, without }))
+        Ok((ways, Moves { pin, exclude }))
     }
 
     /// It stays on its first backend.
@@ -62,8 +62,8 @@ impl fmt::Display for Moves {
         if let Some(pin) = self.pin {
             write!(f, "&pin={}", pin.name())?;
         }
-        if let [first, rest @ ..] = &self.without[..] {
-            write!(f, "&without={}", first.name())?;
+        if let [first, rest @ ..] = &self.exclude[..] {
+            write!(f, "&exclude={}", first.name())?;
             rest.iter().try_for_each(|backend| write!(f, ",{}", backend.name()))?;
         }
         Ok(())
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(names("rdma://node:7?device=rxe0&backend=hybrid"), all);
         assert_eq!(names("tcp://node:7?backend=hybrid"), ["tcp"]);
         assert_eq!(
-            names("shm://kv?backend=hybrid&without=scale,datagram&window=8"),
+            names("shm://kv?backend=hybrid&exclude=scale,datagram&window=8"),
             ["write_imm", "send_recv", "rfp"]
         );
         assert_eq!(names("shm://kv?pin=scale&group=4&backend=hybrid"), ["scale"]);
@@ -107,10 +107,10 @@ mod tests {
     fn errors_name_the_option_and_what_would_be_right() {
         for (text, wanted) in [
             ("shm://kv?backend=hybrid&pin=tcp", "one of write_imm, datagram"),
-            ("shm://kv?backend=hybrid&pin=rfp&without=rfp", "one of write_imm, datagram"),
-            ("shm://kv?backend=hybrid&without=rpf", "did you mean `rfp`?"),
-            ("shm://kv?backend=hybrid&without=rfp,rfp", "each backend once"),
-            ("tcp://kv:1?backend=hybrid&without=tcp", "at least one backend"),
+            ("shm://kv?backend=hybrid&pin=rfp&exclude=rfp", "one of write_imm, datagram"),
+            ("shm://kv?backend=hybrid&exclude=rpf", "did you mean `rfp`?"),
+            ("shm://kv?backend=hybrid&exclude=rfp,rfp", "each backend once"),
+            ("tcp://kv:1?backend=hybrid&exclude=tcp", "at least one backend"),
             ("shm://kv?pin=rfp", "option `pin` belongs to backend=hybrid"),
             ("shm://kv?backend=hybird", "did you mean `hybrid`?"),
             ("shm://kv?backend=hybrid,rfp", "unknown backend `hybrid`"),

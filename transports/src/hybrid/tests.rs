@@ -140,7 +140,13 @@ impl Drop for Fake {
 
 /// Opens a lane when the test says so.
 #[derive(Clone, Default)]
-struct Opener(Arc<Mutex<(Vec<usize>, Vec<Result<Shared, ConnectError>>)>>);
+struct Opener(Arc<Mutex<Orders>>);
+
+#[derive(Default)]
+struct Orders {
+    asked: Vec<usize>,
+    answers: Vec<Result<Shared, ConnectError>>,
+}
 
 impl OpenLane for Opener {
     fn ways(&self) -> &[&'static str] {
@@ -148,11 +154,11 @@ impl OpenLane for Opener {
     }
 
     fn open(&mut self, way: usize) {
-        self.0.lock().unwrap().0.push(way);
+        self.0.lock().unwrap().asked.push(way);
     }
 
     fn poll(&mut self, _: Instant) -> Opening {
-        match self.0.lock().unwrap().1.pop() {
+        match self.0.lock().unwrap().answers.pop() {
             None => Opening::NotYet(PollAt::OnEvent),
             Some(Ok(shared)) => Opening::Done(Ok(Box::new(Fake { shared, bytes: [0; 8] }))),
             Some(Err(error)) => Opening::Done(Err(error)),
@@ -214,7 +220,7 @@ impl Bench {
     /// Makes calls until another way is to be tried.
     fn until_trial(&mut self) {
         for _ in 0..1_000 {
-            if !self.opener.0.lock().unwrap().0.is_empty() {
+            if !self.opener.0.lock().unwrap().asked.is_empty() {
                 return;
             }
             self.call();
@@ -228,7 +234,7 @@ impl Bench {
     /// Opens the lane that is asked for.
     fn open(&mut self) -> Shared {
         let second = Shared::new();
-        self.opener.0.lock().unwrap().1.push(Ok(second.clone()));
+        self.opener.0.lock().unwrap().answers.push(Ok(second.clone()));
         self.poll();
         second
     }
@@ -324,7 +330,7 @@ fn a_lane_that_carries_less_is_not_taken() {
     bench.until_trial();
     let narrow = Shared::new();
     narrow.wire().limits = Some(Limits { window: WINDOW, max_message: 7 });
-    bench.opener.0.lock().unwrap().1.push(Ok(narrow.clone()));
+    bench.opener.0.lock().unwrap().answers.push(Ok(narrow.clone()));
     bench.poll();
     assert!(narrow.wire().is_dropped);
     bench.call();
@@ -336,7 +342,7 @@ fn a_lane_that_cannot_be_opened_changes_nothing() {
     let mut bench = Bench::new();
     bench.until_trial();
     let error = ConnectError::Refused { address: "a".into(), reason: "full".into() };
-    bench.opener.0.lock().unwrap().1.push(Err(error));
+    bench.opener.0.lock().unwrap().answers.push(Err(error));
     bench.poll();
     let slot = bench.call();
     bench.seen.replies.clear();
