@@ -1,7 +1,7 @@
 //! `hybrid`: one connection that moves among backends while it is used.
 //!
 //! A connection has a lane, the client's end of a backend, and for a while a second one. New calls go over one of them; a call ends where
-//! it began. The [choice](choice::Choice) measures how long calls take, tries other backends now and then, and stays where they take
+//! it began. Its choice measures how long calls take, tries other backends now and then, and stays where they take
 //! least. No published system changes its RPC design while it runs; the systems among whose designs this one moves are named in the
 //! modules of the backends.
 //!
