@@ -5,7 +5,7 @@
 //! in one direction:
 //!
 //! ```text
-//! bootstrap -> hybrid
+//! bootstrap -> address -> hybrid
 //! bootstrap -> address -> registry -> backends -> slots -> rendezvous, repair -> kit -> contract
 //!         \-> handshake, tls -> contract
 //! ```

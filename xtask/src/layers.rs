@@ -31,9 +31,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ("repair", &["contract", "kit"]),
     ("slots", &["contract", "kit", "rendezvous"]),
     ("handshake", &["contract"]),
-    ("address", &["contract", "registry"]),
+    ("hybrid", &[]),
+    ("address", &["contract", "hybrid", "registry"]),
     ("tls", &["contract"]),
-    ("bootstrap", &["address", "contract", "handshake", "tls"]),
+    ("bootstrap", &["address", "contract", "handshake", "hybrid", "tls"]),
 ];
 
 const BACKENDS_MAY_USE: &[&str] = &["contract", "kit", "rendezvous", "repair", "slots"];
