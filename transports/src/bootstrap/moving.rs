@@ -36,12 +36,7 @@ pub(super) fn dial(
         }
         dialled => dialled?,
     };
-    let NewConnection { transport, compatibility, connection: Some(id) } = first else {
-        return Ok(first);
-    };
-    if !moves {
-        return Ok(NewConnection { transport, compatibility, connection: Some(id) });
-    }
+    let Some(id) = first.connection.filter(|_| moves) else { return Ok(first) };
     let most_slots = ways.iter().map(|way| way.config().window).max().unwrap_or(1);
     let opener = OnThreads {
         options: DialOptions { lane: Lane::Of(id), ..options },
@@ -52,8 +47,10 @@ pub(super) fn dial(
         site: site.clone(),
         dialled: None,
     };
-    let transport = Hybrid::new(transport, home, Box::new(opener), most_slots, seed_of(&id));
-    Ok(NewConnection { transport: Box::new(transport), compatibility, connection: None })
+    let moving = |first| -> Box<dyn ClientTransport> {
+        Box::new(Hybrid::new(first, home, Box::new(opener), most_slots, seed_of(&id)))
+    };
+    Ok(NewConnection { connection: None, ..first.with_layer(moving) })
 }
 
 /// The first way that can be had, and its connection.

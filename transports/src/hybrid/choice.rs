@@ -200,14 +200,12 @@ impl Choice {
     }
 
     fn next_trial(&mut self, now: Instant) -> Step {
-        let due = |way: &usize| *way != self.home && self.ways[*way].next_trial <= now;
-        let count = (0..self.ways.len()).filter(due).count() as u64;
-        if count == 0 {
+        let is_due = |way: &usize| *way != self.home && self.ways[*way].next_trial <= now;
+        let due: Vec<_> = (0..self.ways.len()).filter(is_due).collect();
+        if due.is_empty() {
             return Step::Stay;
         }
-        let chosen = (self.roll() % count) as usize;
-        let due = |way: &usize| *way != self.home && self.ways[*way].next_trial <= now;
-        let Some(way) = (0..self.ways.len()).filter(due).nth(chosen) else { return Step::Stay };
+        let way = due[(self.roll() % due.len() as u64) as usize];
         self.stage = Stage::Opening { way };
         Step::Try(way)
     }
