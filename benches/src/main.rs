@@ -1,6 +1,8 @@
 //! `farcall-bench`: compares calls with the limit of the machine.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "sim")]
+mod hybrid_day;
 #[cfg(feature = "peers")]
 mod side_by_side;
 #[cfg(feature = "sim")]
@@ -52,6 +54,9 @@ enum Bench {
     /// Published figures, simulated
     #[cfg(feature = "sim")]
     Sim(simulate::Options),
+    /// A day on a simulated rack, over each backend and over connections that move among them
+    #[cfg(feature = "sim")]
+    Hybrid(hybrid_day::Options),
     /// Calls with both ends in one thread, for `cargo xtask instructions`
     #[command(hide = true)]
     Instructions(InstructionsOptions),
@@ -322,6 +327,8 @@ fn main() -> ExitCode {
         Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
         Bench::Sim(options) => simulate::run(&options),
+        #[cfg(feature = "sim")]
+        Bench::Hybrid(options) => hybrid_day::run(&options),
         Bench::Instructions(options) => run_instructions(options),
         Bench::Serve { address, core } => echo::serve(&address, core),
         Bench::ServeIdle { address, clients } => idle::serve(&address, clients),

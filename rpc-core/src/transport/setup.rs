@@ -1,6 +1,6 @@
 //! Dialling and listening.
 
-use super::{BindTls, ClientTransport, ConnectionId, DialTls, Lane, ServerTransport};
+use super::{Adviser, BindTls, ClientTransport, ConnectionId, DialTls, Lane, ServerTransport};
 use crate::compatibility::Compatibility;
 use crate::error::{BindError, ConnectError};
 use crate::identity::{Authentication, Key};
@@ -199,6 +199,9 @@ pub struct Bound {
     pub acceptor: Box<dyn Acceptor>,
     /// The address as it was given, with the parts that the system chose.
     pub address: String,
+    /// Advises clients that may move among the halves. A server that listens at several addresses takes the advice of the first that
+    /// has an adviser for all its clients.
+    pub adviser: Option<Arc<dyn Adviser>>,
 }
 
 /// Makes transports once more for an address that is listened at.
