@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         run.phases.iter().for_each(|phase| println!("{:?}", phase.by_ms));
         return Ok(());
     }
-    let report = hybrid::compare(&rack, &day, say)?;
+    let report = hybrid::compare(&rack, &day, &hybrid::BACKENDS, say)?;
     print!("{}", report.table()?);
     if let Some(file) = &options.svg {
         fs::write(file, report.svg()?)

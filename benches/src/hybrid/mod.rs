@@ -17,17 +17,22 @@ use anyhow::Result;
 /// The backends that a connection moves among on a rack.
 pub const BACKENDS: [&str; 5] = ["write_imm", "datagram", "send_recv", "rfp", "scale"];
 
-/// Spends the day over each backend, and over connections that move. `each` is told what ended.
+/// Spends the day over each of these backends, and over connections that move. `each` is told what ended.
 ///
 /// # Errors
 /// A client could not connect, or a call has failed.
-pub fn compare(options: &Options, day: &Day, mut each: impl FnMut(&str, &Run)) -> Result<Report> {
+pub fn compare(
+    options: &Options,
+    day: &Day,
+    backends: &[&str],
+    mut each: impl FnMut(&str, &Run),
+) -> Result<Report> {
     let mut of = |backend: &str| -> Result<Run> {
         let run = run(options, day, backend)?;
         each(backend, &run);
         Ok(run)
     };
-    let fixed = BACKENDS.iter().map(|backend| Ok(((*backend).to_owned(), of(backend)?)));
+    let fixed = backends.iter().map(|backend| Ok(((*backend).to_owned(), of(backend)?)));
     let fixed = fixed.collect::<Result<Vec<_>>>()?;
     Ok(Report { day: day.clone(), fixed, moving: of("hybrid")? })
 }
