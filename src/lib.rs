@@ -40,6 +40,7 @@
 
 mod connect;
 pub mod info;
+pub mod mesh;
 pub mod ping;
 #[cfg(feature = "sim")]
 pub mod rack;
@@ -115,6 +116,9 @@ mod documents {
 
     #[doc = include_str!("../book/src/concurrency.md")]
     struct Concurrency;
+
+    #[doc = include_str!("../book/src/threads-and-cores.md")]
+    struct ThreadsAndCores;
 
     #[doc = include_str!("../book/src/changing-services.md")]
     struct ChangingServices;
