@@ -63,6 +63,7 @@ pub use farcall_core::{
 };
 pub use farcall_macros::{Grow, Shape, service};
 pub use farcall_transports::{Address, AddressBuilder, AddressError};
+pub use farcall_verbs::numa;
 
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -14,6 +14,7 @@ mod herd_calls;
 mod kalia;
 mod latency;
 pub mod measured;
+mod mesh_plans;
 pub mod picture;
 mod raw_write;
 mod rfp;
@@ -49,6 +50,11 @@ pub fn figures() -> Vec<Figure> {
 
 /// All studies of our own backends, in the order of the book.
 pub fn studies() -> Vec<Study> {
-    let groups = [backends::studies(), scale_studies::studies(), datagram::studies()];
+    let groups = [
+        backends::studies(),
+        vec![mesh_plans::study()],
+        scale_studies::studies(),
+        datagram::studies(),
+    ];
     groups.into_iter().flatten().collect()
 }

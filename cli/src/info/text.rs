@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::Report;
 use super::device::{CapabilitySummary, Device, Gid, Port};
+use super::layout;
 use super::system::System;
 
 /// Writes the report.
@@ -19,6 +20,7 @@ pub(super) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
         row(out, &format!("backend {}", backend.name), "runs")?;
     }
     write_system(out, &report.system)?;
+    layout::write(out, &report.layout)?;
     if !report.hints.is_empty() {
         writeln!(out, "\nhints")?;
     }
