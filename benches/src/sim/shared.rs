@@ -3,10 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use farcall_verbs::sim::{Actor, Costs, Next, Turn};
 use farcall_verbs::{
-    Access, CompletionQueue, QpType, QueuePair, QueuePairConfig, RemoteSlice, SharedRegion,
+    Access, CompletionQueue, QpType, QueuePair, QueuePairConfig, RemoteSlice, SharedRegion, Status,
     WorkCompletion, WorkRequest,
 };
 
@@ -57,6 +57,7 @@ impl Group {
                 cq: Rc::clone(&cq),
                 credits: Rc::clone(&credits),
                 into: machine.pd.alloc_shared(32, Access::empty())?,
+                _read_by_others: Rc::clone(&machine.memory),
                 random: 0x9e37_79b9_7f4a_7c15 + seed + number as u64,
                 done: Rc::clone(&rack.done),
             };
@@ -74,6 +75,7 @@ struct Sharer {
     /// How many READs each thread may still post: any thread may poll its completions.
     credits: Rc<Vec<Cell<usize>>>,
     into: SharedRegion,
+    _read_by_others: Rc<SharedRegion>,
     random: u64,
     done: Rc<Cell<u64>>,
 }
@@ -86,6 +88,7 @@ impl Sharer {
         let mut batch: [WorkCompletion; 16] = Default::default();
         let count = self.cq.borrow_mut().poll(&mut batch)?;
         for completion in &batch[..count] {
+            ensure!(completion.status == Status::Success, "a READ failed: {:?}", completion.status);
             let credits = &self.credits[completion.id as usize];
             credits.set(credits.get() + 1);
             self.done.set(self.done.get() + 1);
