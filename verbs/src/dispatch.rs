@@ -532,6 +532,37 @@ impl QueuePair {
         }
     }
 
+    pub(crate) fn connect_dynamically(
+        &mut self,
+        target: &Address,
+        key: u64,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        match (self, target) {
+            #[cfg(feature = "sim")]
+            (QueuePair::Sim(qp), Address::Sim(target)) => {
+                qp.connect_dynamically(target, key, options)
+            }
+            #[cfg(feature = "sim")]
+            (QueuePair::Sim(_), _) => Err(OTHER_KIND),
+            _ => {
+                let _ = (key, options);
+                Err(ConnectError::NotDynamic)
+            }
+        }
+    }
+
+    pub(crate) fn accept_dynamically(&mut self, key: u64) -> Result<(), ConnectError> {
+        match self {
+            #[cfg(feature = "sim")]
+            QueuePair::Sim(qp) => qp.accept_dynamically(key),
+            _ => {
+                let _ = key;
+                Err(ConnectError::NotDynamic)
+            }
+        }
+    }
+
     pub(crate) fn address(&self) -> Address {
         match self {
             QueuePair::Shm(qp) => Address::Shm(qp.endpoint()),

@@ -63,6 +63,7 @@ mod context;
 mod cpu;
 mod delivery;
 mod durability;
+mod dynamic;
 mod event;
 mod failure;
 mod faults;
