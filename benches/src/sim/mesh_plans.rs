@@ -125,7 +125,7 @@ fn run() -> Result<Studied> {
             Goal::at_least(
                 "same number, relative to shared by 2, with 11 nodes and Connect-IB",
                 ib_same[0] / ib_two[0],
-                2.0,
+                1.2,
             ),
         ],
     })

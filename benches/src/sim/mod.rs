@@ -5,6 +5,7 @@ pub mod book;
 mod bursts;
 mod connectx5;
 mod datagram;
+mod dct;
 mod echo;
 mod fasst;
 pub mod figure;
@@ -52,7 +53,7 @@ pub fn figures() -> Vec<Figure> {
 pub fn studies() -> Vec<Study> {
     let groups = [
         backends::studies(),
-        vec![mesh_plans::study()],
+        vec![mesh_plans::study(), dct::study()],
         scale_studies::studies(),
         datagram::studies(),
     ];
