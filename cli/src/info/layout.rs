@@ -92,7 +92,7 @@ fn far(cores: &[usize], devices: &[Place], layout: &numa::Layout) -> Vec<Far> {
         let is_far = |core: &&usize| layout.node_of_core(**core).is_some_and(|it| it != node);
         let count = cores.iter().filter(is_far).count();
         let device = place.device.clone();
-        (count > 0).then(|| Far { device, node, always: count == cores.len() })
+        (count > 0).then_some(Far { device, node, always: count == cores.len() })
     };
     devices.iter().filter_map(far_from).collect()
 }
