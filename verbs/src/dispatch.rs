@@ -545,6 +545,8 @@ impl QueuePair {
             }
             #[cfg(feature = "sim")]
             (QueuePair::Sim(_), _) => Err(OTHER_KIND),
+            #[cfg(feature = "faults")]
+            (QueuePair::Faulty(_), _) => Err(NO_FAULTS),
             _ => {
                 let _ = (key, options);
                 Err(ConnectError::NotDynamic)
@@ -556,6 +558,8 @@ impl QueuePair {
         match self {
             #[cfg(feature = "sim")]
             QueuePair::Sim(qp) => qp.accept_dynamically(key),
+            #[cfg(feature = "faults")]
+            QueuePair::Faulty(_) => Err(NO_FAULTS),
             _ => {
                 let _ = key;
                 Err(ConnectError::NotDynamic)
@@ -583,6 +587,12 @@ pub(crate) fn rdma_support() -> Result<(), String> {
     #[cfg(not(feature = "ibverbs"))]
     Err("this program was built without them; build it with `--features ibverbs`".to_owned())
 }
+
+/// What an injector holds back would go to the target that was named meanwhile.
+#[cfg(feature = "faults")]
+const NO_FAULTS: ConnectError = ConnectError::Refused(
+    "an injector of faults around the device does not follow changing targets; use the device without",
+);
 
 #[cfg(any(feature = "ibverbs", feature = "sim"))]
 const OTHER_KIND: ConnectError =

@@ -101,6 +101,7 @@ fn write_abilities(out: &mut impl Write, can: &CapabilitySummary) -> io::Result<
         (can.wait, "completion channels"),
         (can.persistent_memory, "persistent memory"),
         (can.flush, "flush to persistence"),
+        (can.dynamic_connections, "dynamic connections"),
     ] {
         more.push(if has { what.to_owned() } else { format!("no {what}") });
     }

@@ -240,6 +240,21 @@ fn ends_are_of_one_kind() {
     assert!(matches!(datagrams.qp.accept_dynamically(KEY), Err(ConnectError::Type(QpType::Ud))));
 }
 
+#[cfg(feature = "faults")]
+#[test]
+fn an_injector_of_faults_refuses_what_it_cannot_follow() {
+    use std::sync::Arc;
+
+    use farcall_verbs::faults::RandomFaults;
+
+    let (sim, a, _targets) = rack(1, SimConfig::default(), 1);
+    let device = sim.node(a.node).device().with_faults(Arc::new(RandomFaults::new(1)));
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16, None).unwrap());
+    let mut qp = pd.create_qp(QueuePairConfig::new(QpType::Rc, &cq, &cq)).unwrap();
+    let refused = qp.accept_dynamically(KEY).unwrap_err();
+    assert!(refused.to_string().contains("injector"), "{refused}");
+}
+
 #[test]
 fn a_device_without_them_says_so() {
     let device = Device::open("shm").unwrap();
