@@ -94,6 +94,11 @@ pub struct DialOptions {
     ///
     /// A transport that has no lanes is to refuse to dial a further one.
     pub lane: Lane,
+    /// The server thread that is to serve the connection, by its number from 0. A server without that thread refuses. A further lane comes to
+    /// the thread of its connection. Default: the server takes its threads in rotation.
+    ///
+    /// A transport that cannot do that is to refuse to dial.
+    pub thread: Option<u16>,
     /// Further services that the connection is to carry. Default: none.
     pub further: Vec<&'static ServiceDescription>,
     /// Names of methods without which there is to be no connection, besides those that the service requires. Default: none.
@@ -124,6 +129,7 @@ impl Default for DialOptions {
             timeout,
             share: false,
             lane: Lane::Alone,
+            thread: None,
             further: Vec::new(),
             require: Vec::new(),
             key: None,

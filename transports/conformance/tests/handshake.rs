@@ -118,6 +118,7 @@ fn hello(address: &Address) -> Hello {
         setup: Vec::new(),
         further: Vec::new(),
         lane: Lane::Alone,
+        thread: None,
     }
 }
 

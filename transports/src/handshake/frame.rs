@@ -24,6 +24,9 @@ pub(super) const NAMES_FURTHER: u16 = 2;
 /// The first version whose connections may have several lanes.
 pub(super) const HAS_LANES: u16 = 3;
 
+/// The first version whose hello names a server thread.
+pub(super) const NAMES_THREAD: u16 = 4;
+
 const MAGIC: [u8; 8] = *b"farcall\n";
 
 /// The first bytes of TLS instead: the type of a record, an alert or a message of a handshake, and the version.
@@ -71,6 +74,9 @@ pub struct Hello {
     /// Which lane it is, since version 3.
     #[serde(skip)]
     pub lane: Lane,
+    /// The server thread that is to serve it, since version 4.
+    #[serde(skip)]
+    pub thread: Option<u16>,
 }
 
 /// A service as a client names it.
@@ -96,6 +102,9 @@ impl Hello {
         }
         if body.version >= HAS_LANES {
             (hello.lane, rest) = take(rest)?;
+        }
+        if body.version >= NAMES_THREAD {
+            (hello.thread, rest) = take(rest)?;
         }
         if hello.further.len() >= MAX_SERVICES || !(rest.is_empty() || body.may_be_longer) {
             return Err(FrameError::Body);
@@ -249,6 +258,9 @@ impl Frame {
                 if versions.highest >= HAS_LANES {
                     add(postcard::to_allocvec(&hello.lane));
                 }
+                if versions.highest >= NAMES_THREAD {
+                    add(postcard::to_allocvec(&hello.thread));
+                }
             }
             Frame::Welcome(welcome) if versions.highest >= HAS_LANES => {
                 add(postcard::to_allocvec(&welcome.connection));
@@ -401,6 +413,7 @@ mod tests {
             setup: vec![1, 2, 3],
             further: vec![NamedService { name: "Log".into(), fingerprint: 5 }],
             lane: Lane::Of(ConnectionId::new([7; 16])),
+            thread: Some(3),
         })
     }
 
@@ -461,18 +474,24 @@ mod tests {
             else {
                 panic!("a hello of {theirs} at an end of {ours}");
             };
-            let of_first =
-                |hello: &Hello| Hello { further: Vec::new(), lane: Lane::Alone, ..hello.clone() };
+            let of_first = |hello: &Hello| Hello {
+                further: Vec::new(),
+                lane: Lane::Alone,
+                thread: None,
+                ..hello.clone()
+            };
             assert_eq!(of_first(&sent), of_first(&read));
-            (read.further.len(), read.lane != Lane::Alone)
+            (read.further.len(), read.lane != Lane::Alone, read.thread)
         };
         for (ours, theirs, later_parts) in [
-            (range(1, 3), range(1, 3), (1, true)),
-            (range(1, 3), range(2, 4), (1, true)),
-            (range(1, 2), range(1, 3), (1, false)),
-            (range(1, 3), range(1, 2), (1, false)),
-            (range(1, 1), range(1, 3), (0, false)),
-            (range(1, 3), range(1, 1), (0, false)),
+            (range(1, 4), range(1, 4), (1, true, Some(3))),
+            (range(1, 4), range(2, 5), (1, true, Some(3))),
+            (range(1, 3), range(1, 4), (1, true, None)),
+            (range(1, 4), range(1, 3), (1, true, None)),
+            (range(1, 2), range(1, 3), (1, false, None)),
+            (range(1, 3), range(1, 2), (1, false, None)),
+            (range(1, 1), range(1, 3), (0, false, None)),
+            (range(1, 3), range(1, 1), (0, false, None)),
         ] {
             assert_eq!(read(ours, theirs), later_parts, "{theirs} at {ours}");
         }

@@ -48,6 +48,7 @@ impl Parts {
                     further,
                     lane: [Lane::Alone, Lane::First, Lane::Of(ConnectionId::new([7; 16]))]
                         [(number % 3) as usize],
+                    thread: (kind % 2 == 0).then_some(number as u16),
                 });
             }
             3 => Reject::Backend { theirs: text },
@@ -176,6 +177,7 @@ fn any_frames_without_the_secret_connect_nobody() {
         setup: Vec::new(),
         further: Vec::new(),
         lane: Lane::Alone,
+        thread: None,
     };
     check!().with_type::<Vec<Parts>>().cloned().for_each(|frames| {
         let mut client = ClientHandshake::new(hello.clone(), &KV).with_key(key.clone(), [1; 32]);

@@ -107,6 +107,7 @@ mod tests {
             setup: Vec::new(),
             further: Vec::new(),
             lane: Lane::Alone,
+            thread: None,
         }
     }
 

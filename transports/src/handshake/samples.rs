@@ -17,5 +17,6 @@ pub(super) fn hello(setup: &[u8]) -> Hello {
         setup: setup.to_vec(),
         further: Vec::new(),
         lane: Lane::Alone,
+        thread: None,
     }
 }

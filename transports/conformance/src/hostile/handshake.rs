@@ -42,6 +42,7 @@ pub fn hello(backend: &str, service: &ServiceDescription, terms: Terms, setup: V
         setup,
         further: Vec::new(),
         lane: Lane::Alone,
+        thread: None,
     })
 }
 

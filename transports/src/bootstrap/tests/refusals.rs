@@ -61,6 +61,7 @@ fn a_device_that_fails_is_named_to_programs_of_the_same_user_only() {
         terms: Terms { window: 8, slot: 4096, max_message: 99 },
         further: Vec::new(),
         lane: Lane::Alone,
+        thread: None,
         setup: Vec::new(),
     };
     let told = |source| {
