@@ -9,6 +9,7 @@ use farcall::rack::sim::{Actor, Next, Node, Turn};
 use farcall::rack::{Dialled, Dialling, turn_after};
 use farcall::time::Instant;
 use farcall::{Connection, ConnectionOptions, PendingCall, PollClient as _, RpcError};
+use farcall_core::time::PollAt;
 
 use super::day::Kind;
 use super::run::Tally;
@@ -31,6 +32,9 @@ impl Work for Worker {
 
 /// No call takes so long, even behind those of a crowd.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// When a call is tried again for which there was no room.
+const RETRY_NS: u64 = 1_000;
 
 /// A call under way.
 struct Call {
@@ -105,11 +109,21 @@ impl Client {
         };
         let had = self.calls.len();
         for _ in had..outstanding {
-            let pending = work.start_work(handler_ns, &self.message[..bytes])?;
-            self.calls.push(Call { pending, sent: now, bytes, phase });
+            match work.start_work(handler_ns, &self.message[..bytes]) {
+                Ok(pending) => self.calls.push(Call { pending, sent: now, bytes, phase }),
+                // Not yet: the send queue is full, or it is not this client's turn.
+                Err(RpcError::Overloaded(_)) => {
+                    let again = PollAt::At(now.saturating_add_nanos(RETRY_NS));
+                    progress.next = progress.next.earlier(again);
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         if self.calls.len() > had {
+            let next = progress.next;
             progress = work.connection().turn(now);
+            progress.next = progress.next.earlier(next);
         }
         Ok(turn_after(progress))
     }
