@@ -8,6 +8,7 @@ mod datagram;
 mod echo;
 mod fasst;
 pub mod figure;
+pub mod grid;
 mod flows;
 mod herd;
 mod herd_calls;

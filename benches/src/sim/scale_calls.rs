@@ -6,6 +6,7 @@ use farcall::rack::sim::SimConfig;
 use farcall_verbs::sim::Costs;
 
 use super::figure::{Axis, Figure, Series};
+use super::rig::Rack;
 use super::verbs_calls::{Calls, VerbsCalls};
 use super::{herd_calls, raw_write};
 use crate::rack_calls::{Point, measure};
@@ -86,12 +87,12 @@ fn verbs_calls(clients: usize, batch: usize) -> VerbsCalls {
 
 /// Calls of 32 bytes by RawWrite.
 pub(super) fn raw_write(clients: usize, batch: usize) -> Result<Calls> {
-    raw_write::run(&verbs_calls(clients, batch), &Costs::connectx3())
+    raw_write::run(&verbs_calls(clients, batch), Rack::new(&Costs::connectx3()))
 }
 
 /// Calls of 32 bytes by HERD.
 fn herd(clients: usize, batch: usize) -> Result<Calls> {
-    herd_calls::run(&verbs_calls(clients, batch), &Costs::connectx3())
+    herd_calls::run(&verbs_calls(clients, batch), Rack::new(&Costs::connectx3()))
 }
 
 /// Calls of 32 bytes by `datagram`, with one call per datagram as in FaSST.

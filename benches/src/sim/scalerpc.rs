@@ -94,7 +94,7 @@ fn block(kib: f64) -> Result<f64> {
         // A message is at the end of its block (section 3.2).
         let ends = (1..=blocks).map(|block| ((number * blocks + block) * size - 32, 32));
         kept.push(thread.connect(QpType::Rc, &server, &ends.collect::<Vec<_>>())?);
-        rack.sim.spawn(client.node, thread);
+        rack.spawn(client.node, thread);
     }
     Ok(rack.rate(5 * MEASURED_NS))
 }

@@ -94,7 +94,7 @@ pub(super) fn rate(costs: &Costs, threads: usize, pairs: usize) -> Result<f64> {
             random: 0x9e37_79b9_7f4a_7c15 + number as u64,
             done: Rc::clone(&rack.done),
         };
-        rack.sim.spawn(client.node, sharer);
+        rack.spawn(client.node, sharer);
     }
     Ok(rack.rate(2 * MEASURED_NS) / threads as f64)
 }
