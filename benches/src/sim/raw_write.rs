@@ -141,11 +141,12 @@ struct ServerThread {
 }
 
 impl ServerThread {
+    /// A pass over the message pool, at most one request of each client, as in HERD's program.
     fn step(&mut self) -> Result<Turn> {
         let (mut scanned, mut messages) = (0, 0);
         for peer in 0..self.side.peers.len() {
             scanned += 1;
-            while self.side.receive(peer) {
+            if self.side.receive(peer) {
                 scanned += 1;
                 messages += 1;
                 self.node.busy(self.work_ns);

@@ -99,9 +99,7 @@ impl World {
             if wqe.last && pair.next < pair.notified {
                 // Otherwise a queue pair with more waiting would need its context more often, and some rates would have two
                 // states: with few waiting, and with so many that they never become few.
-                let goes_on = |wqe: &mut Wqe| {
-                    wqe.pushed && (!wqe.asks || sent < costs.turn_reads)
-                };
+                let goes_on = |wqe: &mut Wqe| wqe.pushed && (!wqe.asks || sent < costs.turn_reads);
                 if context_read && pair.wqe(pair.next).is_some_and(goes_on) {
                     is_there = false;
                     continue;

@@ -150,7 +150,8 @@ mod tests {
         // By the number of requests that have arrived since.
         let kept = |ages: std::ops::Range<usize>| {
             let kept = arrivals.iter().rev().skip(ages.start).take(ages.len());
-            kept.filter(|arrival| requests.has(**arrival, capacity)).count() as f64 / ages.len() as f64
+            kept.filter(|arrival| requests.has(**arrival, capacity)).count() as f64
+                / ages.len() as f64
         };
         assert_eq!((kept(0..500), kept(1_500..3_000)), (1.0, 0.0));
         let falling = [500..750, 750..1_000, 1_000..1_250, 1_250..1_500].map(kept);
