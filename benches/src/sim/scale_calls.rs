@@ -175,11 +175,11 @@ fn latency() -> Figure {
         x_label: "",
         y_label: "us",
         axis: Axis::Names(&PARTS),
-        notes: "The programs of the figure above, with a batch of 1. The maximum of `scale` is the time in which two other groups are served. Not met: the median of RawWrite, with the rate 10 % below the published one; and the median and maximum of HERD, whose clients pick threads at random, so that some threads have many calls waiting and others few: its maximum is above RawWrite's. With 120 clients and 7.7 M calls/s, a call takes 15.6 us in the mean whatever the system.",
+        notes: "The programs of the figure above, with a batch of 1. The maximum of `scale` is the time in which two other groups are served. Not met: the median of RawWrite, with the rate 10 % below the published one; the maximum of FaSST, whose calls wait alike in the model; and the median and maximum of HERD, whose clients pick threads at random, so that some threads have many calls waiting and others few: its maximum is above RawWrite's. With 120 clients and 7.7 M calls/s, a call takes 15.6 us in the mean whatever the system.",
         series: vec![
             Series::new("RawWrite", &raw, of_latency(raw_write)).held_out().missed_at(&[0.0]),
             Series::new("HERD", &herd_us, of_latency(herd)).held_out().missed_at(&[0.0, 2.0]),
-            Series::new("FaSST", &fasst_us, of_latency(fasst)).held_out(),
+            Series::new("FaSST", &fasst_us, of_latency(fasst)).held_out().missed_at(&[2.0]),
             Series::new("scale", &scaled, of_latency(scale)).held_out(),
         ],
     }

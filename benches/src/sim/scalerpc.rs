@@ -70,9 +70,9 @@ fn clients() -> Figure {
         x_label: "clients",
         y_label: "M/s",
         axis: Axis::Logarithmic,
-        notes: "10 server threads and 11 client machines. WRITEs out of the server are not inline (the vendor's driver does not push them over MMIO), with 14 outstanding per client; WRITEs into the server are inline. Not met: 5 clients, where the paper's NIC was not yet saturated; and 800 clients. The points at 800 come from the paper's Fig. 1b, whose points at 10 and 100 clients (28 and 5.7 M/s) contradict Fig. 3a.",
+        notes: "10 server threads and 11 client machines. WRITEs out of the server are not inline (the vendor's driver does not push them over MMIO), with 14 outstanding per client; WRITEs into the server are inline. Not met: 5 clients, where the paper's NIC was not yet saturated; 20 clients, whose send queues the model still keeps, as it must those of ten queue pairs; and 800 clients. The points at 800 come from the paper's Fig. 1b, whose points at 10 and 100 clients (28 and 5.7 M/s) contradict Fig. 3a.",
         series: vec![
-            Series::new("out of the server", &outbound, out).missed_at(&[5.0, 800.0]),
+            Series::new("out of the server", &outbound, out).missed_at(&[5.0, 20.0, 800.0]),
             Series::new("into the server", &inbound, in_)
                 .held_out_at(&[22.0, 44.0, 88.0, 198.0, 792.0]),
         ],

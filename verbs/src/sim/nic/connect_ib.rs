@@ -82,6 +82,7 @@ impl Costs {
             context_miss_reads: 1,
             // No figure shows a limit.
             cached_send_queues: 4_096,
+            send_queue_miss_reads: 1,
             turn_reads: 8,
             // With more than some 400 READs outstanding the rate falls from 49 M to 36 and less: FaSST's measured
             // configurations. Outbound alone, 62 M are left: Kalia 2016, Fig. 13.

@@ -64,6 +64,7 @@ impl Costs {
             context_miss_reads: 2,
             // As Connect-IB; the buffer is larger, but not measured.
             cached_send_queues: 4_096,
+            send_queue_miss_reads: 2,
             turn_reads: 8,
             cached_requests: 1_200,
             request_miss_reads: 2,

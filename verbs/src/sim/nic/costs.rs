@@ -105,6 +105,8 @@ pub struct Costs {
     /// Capacity of the cache of send queues: of what the NIC needs to read a queue pair's work requests from memory, one line
     /// for each queue pair.
     pub cached_send_queues: u32,
+    /// PCIe reads for a missed send queue.
+    pub send_queue_miss_reads: u64,
     /// The most READs and atomics that a queue pair sends after the NIC has read its context, before others have their turn.
     pub turn_reads: u32,
     /// PCIe reads for a missed line of a context, address translations included.

@@ -182,13 +182,14 @@ impl Nic {
                 missed += u64::from(!found);
             }
         }
-        if with_queue {
-            let line = &mut context.send_queue;
-            let found = self.send_queues.touch(line, qp.into(), costs.cached_send_queues);
-            missed += u64::from(!found);
+        let mut reads = missed * costs.context_miss_reads;
+        let send_queue = &mut context.send_queue;
+        if with_queue && !self.send_queues.touch(send_queue, qp.into(), costs.cached_send_queues) {
+            missed += 1;
+            reads += costs.send_queue_miss_reads;
         }
         self.counters.cache_misses += missed;
-        missed * costs.context_miss_reads
+        reads
     }
 
     /// Reads missing lines over PCIe. Returns when they are there.
