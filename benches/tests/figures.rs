@@ -52,13 +52,9 @@ impl ReversedOrders {
     }
 }
 
-const RAW_WRITE_8: &str = "RawWrite, batch of 8";
 const HERD_1: &str = "HERD, batch of 1";
 
-const REVERSED_ORDERS: [ReversedOrders; 6] = [
-    ReversedOrders::of("scalerpc-8", RAW_WRITE_8, "scale, batch of 1", &[(160.0, 160.0)]),
-    ReversedOrders::of("scalerpc-8", RAW_WRITE_8, HERD_1, &[(160.0, 160.0), (400.0, 400.0)]),
-    ReversedOrders::of("scalerpc-8", RAW_WRITE_8, "FaSST, batch of 1", &[(160.0, 160.0)]),
+const REVERSED_ORDERS: [ReversedOrders; 3] = [
     ReversedOrders::of("scalerpc-8", HERD_1, HERD_1, &[(240.0, 400.0), (320.0, 400.0)]),
     ReversedOrders::of("scalerpc-9", "RawWrite", "HERD", &[(2.0, 2.0)]),
     ReversedOrders::of(

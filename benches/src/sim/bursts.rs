@@ -76,7 +76,7 @@ impl Bursts {
                 into: program.pd.alloc_shared(len, Access::empty())?,
                 done: Rc::clone(&rack.done),
             };
-            rack.sim.spawn(here.node, thread);
+            rack.spawn(here.node, thread);
         }
         let measured_ns = measured_ns(threads * burst);
         rack.sim.run_for(measured_ns);

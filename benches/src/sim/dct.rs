@@ -214,7 +214,7 @@ impl Setup {
             random: self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             done: Rc::clone(&self.rack.done),
         };
-        self.rack.sim.spawn(program.node, thread);
+        self.rack.spawn(program.node, thread);
         Ok(())
     }
 }

@@ -65,7 +65,11 @@ impl Echo {
 
     /// Millions of ECHOs per second.
     pub(super) fn rate(&self, costs: &Costs) -> Result<f64> {
-        let mut rack = Rack::new(costs);
+        self.rate_on(Rack::new(costs))
+    }
+
+    /// The same on a rack without machines.
+    pub(super) fn rate_on(&self, mut rack: Rack) -> Result<f64> {
         let server = rack.machine()?;
         let machines = rack.machines(MACHINES.min(self.clients))?;
         let mut servers = Vec::new();
@@ -215,7 +219,7 @@ impl Side {
 
     fn spawn(self, rack: &mut Rack, machine: &Machine) {
         let cells = self.cells.remote();
-        let actor = rack.sim.spawn(machine.node, self);
+        let actor = rack.spawn(machine.node, self);
         rack.sim.watch(actor, &cells);
     }
 

@@ -38,7 +38,7 @@ impl Inbound {
             let block = [(offset, work.len as u64)];
             let block = if work.len == 0 { &[] } else { &block[..] };
             kept.push(thread.connect(*ty, &server, block)?);
-            rack.sim.spawn(client.node, thread);
+            rack.spawn(client.node, thread);
         }
         let measured_ns = measured_ns(machines * threads * work.window);
         match ty {
@@ -66,8 +66,12 @@ impl Outbound {
 
     /// Millions of operations per second, and the server's NIC counters per operation.
     pub(super) fn run(&self) -> Result<(f64, NicCounters)> {
-        let Outbound { costs, ty, work, threads, pairs, machines } = self;
-        let mut rack = Rack::new(costs);
+        self.run_on(Rack::new(&self.costs))
+    }
+
+    /// The same on a rack without machines.
+    pub(super) fn run_on(&self, mut rack: Rack) -> Result<(f64, NicCounters)> {
+        let Outbound { ty, work, threads, pairs, machines, .. } = self;
         let server = rack.machine()?;
         let clients = rack.machines(*machines)?;
         let (mut kept, mut receivers) = (Vec::new(), Vec::new());
@@ -91,11 +95,11 @@ impl Outbound {
                     }
                 }
             }
-            rack.sim.spawn(server.node, thread);
+            rack.spawn(server.node, thread);
         }
         if work.verb == Verb::Send {
             for (client, receiver) in clients.iter().zip(receivers) {
-                rack.sim.spawn(client.node, receiver);
+                rack.spawn(client.node, receiver);
             }
         }
         let rate = rack.rate(measured_ns(threads * pairs * work.window));
@@ -120,10 +124,10 @@ pub(super) fn received(costs: &Costs, len: usize) -> Result<f64> {
             Thread::new(&rack, &rack.program(client)?, Work::of(Verb::Send, len), number as u64)?
                 .uncounted();
         thread.send_to(&[&receivers[number % 14].qps[0]])?;
-        rack.sim.spawn(client.node, thread);
+        rack.spawn(client.node, thread);
     }
     for receiver in receivers {
-        rack.sim.spawn(server.node, receiver);
+        rack.spawn(server.node, receiver);
     }
     Ok(rack.rate(MEASURED_NS))
 }

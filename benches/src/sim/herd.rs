@@ -128,7 +128,7 @@ fn all_in(processes: f64) -> Result<f64> {
             let block = [(64 * (number * processes + there) as u64, 32)];
             kept.push(thread.connect(QpType::Uc, &server, &block)?);
         }
-        rack.sim.spawn(client.node, thread);
+        rack.spawn(client.node, thread);
     }
     Ok(rack.arriving(&server, measured_ns(processes * PROCESS_WINDOW)))
 }

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
-use farcall_verbs::sim::{Actor, Costs, Next, Node, Turn};
+use farcall_verbs::sim::{Actor, Next, Node, Turn};
 use farcall_verbs::{
     Access, AddressHandle, Buffer, CompletionQueue, GRH_BYTES, QpNumber, QpType, QueuePair,
     QueuePairConfig, RemoteSlice, SharedRegion, Status, WorkCompletion, WorkRequest,
@@ -29,9 +29,8 @@ const SIGNAL_EVERY: u64 = 64;
 /// Work requests of a queue pair that are not known to have ended.
 const DEPTH: u64 = 2 * SIGNAL_EVERY;
 
-/// Runs the experiment.
-pub(super) fn run(calls: &VerbsCalls, costs: &Costs) -> Result<Calls> {
-    let mut rack = Rack::new(costs);
+/// Runs the experiment on a rack without machines.
+pub(super) fn run(calls: &VerbsCalls, mut rack: Rack) -> Result<Calls> {
     let server = rack.machine()?;
     let machines = rack.machines(calls.machines)?;
     let tally = Tally::new()?;
@@ -50,11 +49,11 @@ pub(super) fn run(calls: &VerbsCalls, costs: &Costs) -> Result<Calls> {
         for worker in &mut workers {
             client.slots.push(worker.add(&client.responses)?);
         }
-        rack.sim.spawn(machine.node, client);
+        rack.spawn(machine.node, client);
     }
     for worker in workers {
         let slots = worker.slots.remote();
-        let actor = rack.sim.spawn(server.node, worker);
+        let actor = rack.spawn(server.node, worker);
         rack.sim.watch(actor, &slots);
     }
     Ok(tally.measure(&mut rack, &server, calls.measured_ns))

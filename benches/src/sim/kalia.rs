@@ -104,7 +104,7 @@ fn outstanding() -> Figure {
         x_label: "outstanding",
         y_label: "M/s",
         axis: Axis::Logarithmic,
-        notes: "14 threads with one queue pair each. A thread posts that many operations one by one, polls for all of their completions, and begins again. The CPU pushes work requests to the NIC, whose buffer keeps the last ones. It reads older ones from memory again, and READs that had to wait because 16 of their queue pair were outstanding. Not met: 16 WRITEs on ConnectX-3. Fewer of them are outstanding at a time in the simulation than its buffer keeps for acknowledgements, as ScaleRPC's Fig. 3a demands.",
+        notes: "14 threads with one queue pair each. A thread posts that many operations one by one, polls for all of their completions, and begins again. The CPU pushes work requests to the NIC, whose buffer keeps the last ones. It reads older ones from memory again, and READs that had to wait because 16 of their queue pair were outstanding. Not met: 16 WRITEs on ConnectX-3. In the model, what a WRITE costs depends on the number of queue pairs, and not on the number of outstanding WRITEs: otherwise rates have two states.",
         series: vec![
             Series::new("READ, ConnectX-3", &cx3_read, operations(Costs::connectx3, Verb::Read))
                 .held_out_at(&[1.0]),

@@ -10,6 +10,7 @@ mod echo;
 mod fasst;
 pub mod figure;
 mod flows;
+pub mod grid;
 mod herd;
 mod herd_calls;
 mod kalia;

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use farcall_verbs::sim::{Actor, Costs, Next, Node, Turn};
+use farcall_verbs::sim::{Actor, Next, Node, Turn};
 use farcall_verbs::{
     CompletionQueue, QpType, QueuePair, QueuePairConfig, RemoteSlice, SharedRegion, WorkCompletion,
     WorkRequest,
@@ -19,9 +19,8 @@ const BLOCK_BYTES: usize = 4096;
 /// One WRITE in this many of a queue pair is signaled.
 const SIGNAL_EVERY: u64 = 16;
 
-/// Runs the experiment.
-pub(super) fn run(calls: &VerbsCalls, costs: &Costs) -> Result<Calls> {
-    let mut rack = Rack::new(costs);
+/// Runs the experiment on a rack without machines.
+pub(super) fn run(calls: &VerbsCalls, mut rack: Rack) -> Result<Calls> {
     let server = rack.machine()?;
     let machines = rack.machines(calls.machines)?;
     let tally = Tally::new()?;
@@ -38,14 +37,14 @@ pub(super) fn run(calls: &VerbsCalls, costs: &Costs) -> Result<Calls> {
         side.connect(&mut threads[number % calls.server_threads], calls.batch)?;
         let client = Client { side, batch: calls.batch, began_ns: 0, tally: tally.clone() };
         let (node, cells) = (machine.node, client.side.machine.memory.remote());
-        let actor = rack.sim.spawn(node, client);
+        let actor = rack.spawn(node, client);
         rack.sim.watch(actor, &cells);
     }
     for side in threads {
         let cells = side.machine.memory.remote();
         let node = rack.sim.node(server.node);
         let thread = ServerThread { side, node, work_ns: calls.dispatch_ns };
-        let actor = rack.sim.spawn(server.node, thread);
+        let actor = rack.spawn(server.node, thread);
         rack.sim.watch(actor, &cells);
     }
     Ok(tally.measure(&mut rack, &server, calls.measured_ns))
@@ -142,11 +141,12 @@ struct ServerThread {
 }
 
 impl ServerThread {
+    /// A pass over the message pool, at most one request of each client, as in HERD's program.
     fn step(&mut self) -> Result<Turn> {
         let (mut scanned, mut messages) = (0, 0);
         for peer in 0..self.side.peers.len() {
             scanned += 1;
-            while self.side.receive(peer) {
+            if self.side.receive(peer) {
                 scanned += 1;
                 messages += 1;
                 self.node.busy(self.work_ns);

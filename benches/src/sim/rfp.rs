@@ -26,7 +26,7 @@ fn rate(from: usize, to: usize, threads: usize, work: Work) -> Result<f64> {
             let mut thread = Thread::new(&rack, source, work, number as u64)?;
             let target = &targets[number % to];
             kept.push(thread.connect(QpType::Rc, target, &[(0, work.len as u64)])?);
-            rack.sim.spawn(source.node, thread);
+            rack.spawn(source.node, thread);
         }
     }
     Ok(rack.rate(2 * MEASURED_NS))

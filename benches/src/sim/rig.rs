@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, anyhow};
-use farcall_verbs::sim::{Actor, Costs, Next, NicCounters, NodeId, Sim, SimConfig, Turn};
+use farcall_verbs::sim::{Actor, ActorId, Costs, Next, NicCounters, NodeId, Sim, SimConfig, Turn};
 use farcall_verbs::{
     Access, AddressHandle, BufferPool, CompletionQueue, ConnectOptions, Device, ProtectionDomain,
     QpNumber, QpType, QueuePair, QueuePairConfig, RemoteSlice, SharedRegion, Status,
@@ -19,6 +19,23 @@ pub(super) struct Rack {
     pub(super) sim: Sim,
     /// The number of operations completed by threads.
     pub(super) done: Rc<Cell<u64>>,
+    start: Start,
+    random: u64,
+}
+
+/// How the programs of a rack start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    /// The seed of the rack, and of the times at which programs start.
+    pub(super) seed: u64,
+    /// Each program starts at a random time before this. With 0, all start at once.
+    pub(super) spread_ns: u64,
+}
+
+impl Default for Start {
+    fn default() -> Start {
+        Start { seed: 1, spread_ns: 0 }
+    }
 }
 
 /// A machine whose device is opened once. Each of its programs opens it separately, or shares this.
@@ -100,8 +117,25 @@ impl Work {
 
 impl Rack {
     pub(super) fn new(costs: &Costs) -> Rack {
+        Rack::starting(costs, Start::default())
+    }
+
+    /// A rack whose programs start like this.
+    pub(super) fn starting(costs: &Costs, start: Start) -> Rack {
         let config = SimConfig::default().costs(costs.clone()).cores(64);
-        Rack { sim: Sim::with_config(1, config), done: Rc::default() }
+        let sim = Sim::with_config(start.seed, config);
+        let random = start.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        Rack { sim, done: Rc::default(), start, random }
+    }
+
+    /// Starts a program on a machine.
+    pub(super) fn spawn(&mut self, node: NodeId, program: impl Actor + 'static) -> ActorId {
+        if self.start.spread_ns == 0 {
+            return self.sim.spawn(node, program);
+        }
+        self.random = next_random(self.random);
+        let from_ns = self.sim.now_ns() + (self.random >> 16) % self.start.spread_ns;
+        self.sim.spawn(node, Starting { from_ns, program })
     }
 
     pub(super) fn machine(&mut self) -> Result<Machine> {
@@ -157,6 +191,28 @@ impl Rack {
         self.sim.run_for(measured_ns);
         self.done.get() as f64 * 1e3 / measured_ns as f64
     }
+}
+
+/// A program that starts later than it is spawned.
+struct Starting<A> {
+    from_ns: u64,
+    program: A,
+}
+
+impl<A: Actor> Actor for Starting<A> {
+    fn turn(&mut self, now_ns: u64) -> Turn {
+        match now_ns < self.from_ns {
+            true => Turn::then(Next::At(self.from_ns)),
+            false => self.program.turn(now_ns),
+        }
+    }
+}
+
+/// The random number after this one (xorshift).
+pub(super) fn next_random(mut random: u64) -> u64 {
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^ random << 17
 }
 
 /// A thread that keeps work outstanding.
@@ -264,9 +320,7 @@ impl Thread {
             if self.outstanding >= window {
                 return None;
             }
-            self.random ^= self.random << 13;
-            self.random ^= self.random >> 7;
-            self.random ^= self.random << 17;
+            self.random = next_random(self.random);
             return Some((self.random >> 33) as usize % count);
         }
         for _ in 0..count {

@@ -61,7 +61,7 @@ impl Group {
                 random: 0x9e37_79b9_7f4a_7c15 + seed + number as u64,
                 done: Rc::clone(&rack.done),
             };
-            rack.sim.spawn(machine.node, sharer);
+            rack.spawn(machine.node, sharer);
         }
         Ok(())
     }

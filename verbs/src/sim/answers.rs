@@ -22,7 +22,8 @@ impl World {
     /// Handles an answer.
     pub(super) fn handle_answer(&mut self, to: QpId, psn: u32, answer: Answer, processed: bool) {
         if !processed {
-            let processed_ns = self.process_answer(to, psn, answer);
+            let nic = &mut self.nodes[usize::from(to.node)].nic;
+            let processed_ns = nic.process_answer(&self.config.costs, self.now_ns);
             if processed_ns > self.now_ns {
                 return self
                     .events
@@ -61,20 +62,6 @@ impl World {
             Answer::AccessError => self.refuse(to, number, Status::RemoteAccess),
             Answer::InvalidRequest => self.refuse(to, number, Status::RemoteInvalidRequest),
         }
-    }
-
-    /// Lets the requester's NIC process an answer. Returns when it is done.
-    fn process_answer(&mut self, to: QpId, psn: u32, answer: Answer) -> u64 {
-        let node = &mut self.nodes[usize::from(to.node)];
-        let (costs, now_ns) = (&self.config.costs, self.now_ns);
-        let processed_ns = node.nic.process_answer(costs, now_ns);
-        if let Answer::Connected | Answer::NotConnected = answer {
-            return processed_ns; // No work request was sent yet.
-        }
-        let Some(pair) = node.pairs.get_mut(to.number) else { return processed_ns };
-        let Some(number) = pair.number_of(psn) else { return processed_ns };
-        let Some(request) = pair.wqe(number).map(|wqe| wqe.arrival) else { return processed_ns };
-        processed_ns.max(node.nic.find_for_ack(costs, now_ns, request))
     }
 
     /// Handles a refused message. Responses to earlier READs and atomics are still in flight, and come first.

@@ -4,6 +4,7 @@ use super::event::{Answer, Event, QpId};
 use super::message::Kind;
 use super::nic::Work;
 use super::node::MAX_RD_ATOMIC;
+use super::pair::Wqe;
 use super::world::World;
 use crate::{QpState, QpType};
 
@@ -23,11 +24,11 @@ impl World {
                 pair.notified = pair.notified.max(pair.number_of(rung).unwrap_or(0));
                 let last = pair.notified.saturating_sub(1);
                 let ahead = last.saturating_sub(pair.base);
-                if let Some(wqe) = pair.wqe(last).filter(|wqe| wqe.pushed) {
-                    // The NIC drops a pushed READ that has to wait for answers, and reads it from memory later.
-                    if !wqe.asks || ahead < MAX_RD_ATOMIC as u64 {
-                        nic.keep(&mut wqe.arrival);
-                    }
+                // The NIC drops a pushed READ that has to wait for answers, and reads it from memory later.
+                if ahead < MAX_RD_ATOMIC as u64
+                    && let Some(wqe) = pair.wqe(last).filter(|wqe| wqe.pushed && wqe.asks)
+                {
+                    nic.keep(&mut wqe.arrival);
                 }
                 self.fetch(qp);
             }
@@ -69,9 +70,11 @@ impl World {
                 self.messages[wqe.message].to = responder;
             }
             let context = (!context_read).then_some(&mut pair.context);
-            let pushed = wqe.pushed.then_some(&mut wqe.arrival);
+            let pushed = wqe.pushed;
+            let read = (pushed && wqe.asks).then_some(&mut wqe.arrival);
             if !is_there
-                && let Some(at_ns) = nic.find_to_send(costs, now_ns, qp.number, context, pushed)
+                && let Some(at_ns) =
+                    nic.find_to_send(costs, now_ns, qp.number, context, pushed, read)
                 && sent == 0
             {
                 pair.has_turn = true;
@@ -80,7 +83,7 @@ impl World {
             // The NIC reads a queue's requests ahead: those after the first cost reads, and no further wait.
             is_there = true;
             pair.asking += u32::from(wqe.asks);
-            if !wqe.pushed {
+            if wqe.asks && !wqe.pushed {
                 nic.keep(&mut wqe.arrival);
             }
             let work = Work {
@@ -102,8 +105,10 @@ impl World {
             pair.next += 1;
             sent += 1;
             if wqe.last && pair.next < pair.notified {
-                let next_is_pushed = pair.wqe(pair.next).is_some_and(|wqe| wqe.pushed);
-                if context_read && next_is_pushed && sent < costs.turn_requests {
+                // Otherwise a queue pair with more waiting would need its context more often, and some rates would have two
+                // states: with few waiting, and with so many that they never become few.
+                let goes_on = |wqe: &mut Wqe| wqe.pushed && (!wqe.asks || sent < costs.turn_reads);
+                if context_read && pair.wqe(pair.next).is_some_and(goes_on) {
                     is_there = false;
                     continue;
                 }

@@ -39,8 +39,12 @@ const ROUNDS: u64 = 5;
 
 /// Millions of operations per second of one machine, on average over the machines.
 pub(super) fn rate(costs: &Costs, configuration: &Configuration) -> Result<f64> {
+    rate_on(Rack::new(costs), configuration)
+}
+
+/// The same on a rack without machines.
+pub(super) fn rate_on(mut rack: Rack, configuration: &Configuration) -> Result<f64> {
     let Configuration { machines, threads, window, .. } = *configuration;
-    let mut rack = Rack::new(costs);
     let nodes = rack.machines(machines)?;
     for number in 0..threads {
         spawn_threads(&mut rack, &nodes, configuration, number)?;
@@ -89,7 +93,7 @@ fn spawn_threads(
     }
     for thread in threads {
         let (node, landing) = (thread.machine.node, thread.landing.remote());
-        let actor = rack.sim.spawn(node, thread);
+        let actor = rack.spawn(node, thread);
         rack.sim.watch(actor, &landing);
     }
     Ok(())

@@ -84,24 +84,29 @@ fn scale(word: u64, bound: u32) -> u32 {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::sim) struct Arrival(u64);
 
-/// The NIC's buffer of work requests: it keeps the last ones that arrived.
+/// The NIC's buffer of READs and atomics: it keeps the last ones that arrived.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     arrived: u64,
 }
 
 impl Requests {
-    /// Inserts a work request. It replaces the one that arrived first.
+    /// Inserts a work request.
     #[inline]
     pub(super) fn insert(&mut self, arrival: &mut Arrival) {
         self.arrived += 1;
         arrival.0 = self.arrived;
     }
 
-    /// Whether a work request is in the buffer.
+    /// Whether a work request is in the buffer. It stays until as many others have arrived as the capacity says, on average:
+    /// from half to three halves of that, at random. With a sharp limit, a few requests more would make all of them miss.
     #[inline]
     pub(super) fn has(&self, arrival: Arrival, capacity: u32) -> bool {
-        arrival.0 > 0 && self.arrived - arrival.0 < u64::from(capacity)
+        let word = mix(arrival.0.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        // Four random numbers, so that most requests stay for about the mean.
+        let random = (0..64).step_by(16).map(|shift| word >> shift & 0xffff).sum::<u64>();
+        let stays = (u64::from(capacity) * ((1 << 17) + random)) >> 18;
+        arrival.0 > 0 && self.arrived - arrival.0 < stays
     }
 }
 
@@ -137,11 +142,20 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_requests_are_kept() {
-        let mut requests = Requests::default();
-        let mut arrivals = [Arrival::default(); 3];
-        assert!(!requests.has(arrivals[0], 2), "it never arrived");
+    fn the_last_requests_are_kept_and_no_sharp_limit_separates_them_from_others() {
+        let (mut requests, capacity) = (Requests::default(), 1_000);
+        let mut arrivals = [Arrival::default(); 3_000];
+        assert!(!requests.has(arrivals[0], capacity), "it never arrived");
         arrivals.iter_mut().for_each(|arrival| requests.insert(arrival));
-        assert_eq!(arrivals.map(|arrival| requests.has(arrival, 2)), [false, true, true]);
+        // By the number of requests that have arrived since.
+        let kept = |ages: std::ops::Range<usize>| {
+            let kept = arrivals.iter().rev().skip(ages.start).take(ages.len());
+            kept.filter(|arrival| requests.has(**arrival, capacity)).count() as f64
+                / ages.len() as f64
+        };
+        assert_eq!((kept(0..500), kept(1_500..3_000)), (1.0, 0.0));
+        let falling = [500..750, 750..1_000, 1_000..1_250, 1_250..1_500].map(kept);
+        assert!(falling.is_sorted_by(|more, fewer| more > fewer), "{falling:?}");
+        assert!((0.4..0.6).contains(&kept(500..1_500)), "{falling:?}");
     }
 }

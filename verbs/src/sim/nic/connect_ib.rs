@@ -80,15 +80,15 @@ impl Costs {
             cache_lines: 450,
             context_lines: 3,
             context_miss_reads: 1,
-            turn_requests: 8,
+            // No figure shows a limit.
+            cached_send_queues: 4_096,
+            send_queue_miss_reads: 1,
+            turn_reads: 8,
             // With more than some 400 READs outstanding the rate falls from 49 M to 36 and less: FaSST's measured
             // configurations. Outbound alone, 62 M are left: Kalia 2016, Fig. 13.
             cached_requests: 275,
             request_miss_reads: 2,
             request_miss_ps: 9_000,
-            // WRITEs rise to 105 M with 512 outstanding per thread and no PCIe reads: Kalia 2016, Fig. 13.
-            cached_unacknowledged: 275,
-            acknowledged_miss_reads: 0,
 
             // As ConnectX-3 in newer machines.
             ddio_pages: 4_300,

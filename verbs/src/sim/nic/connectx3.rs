@@ -91,16 +91,17 @@ impl Costs {
             context_lines: 4,
             // 22 more reads per WRITE if all contexts miss than if all hit: ScaleRPC, Fig. 3a.
             context_miss_reads: 6,
+            // 4.6 more reads per WRITE with 40 queue pairs than with 10: ScaleRPC, Fig. 3a. Ten queue pairs for datagrams, whose
+            // SENDs are read from memory, lose nothing: FaSST's calls.
+            cached_send_queues: 16,
+            send_queue_miss_reads: 8,
             // A window of 32 is up to 1.3 times as fast as one of 8: FaSST's measured configurations.
-            turn_requests: 2,
-            // 256 READs outstanding, with no loss: FaSST's measured configurations.
-            cached_requests: 512,
+            turn_reads: 2,
+            // No figure shows a loss, with up to 512 READs outstanding and at most 16 of a queue pair.
+            cached_requests: 4_096,
             // 7.5 reads per READ at 11 M, 4.5 at 13 M: Kalia 2016, Fig. 13.
             request_miss_reads: 7,
             request_miss_ps: 50_000,
-            // 7.6 reads per WRITE with 560 outstanding: ScaleRPC, Fig. 3a.
-            cached_unacknowledged: 140,
-            acknowledged_miss_reads: 5,
 
             // ScaleRPC, Fig. 3b: the knee is at 17 MB of blocks.
             ddio_pages: 4_300,

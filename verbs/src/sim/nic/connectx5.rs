@@ -63,12 +63,12 @@ impl Costs {
             context_lines: 6,
             context_miss_reads: 2,
             // As Connect-IB; the buffer is larger, but not measured.
-            turn_requests: 8,
+            cached_send_queues: 4_096,
+            send_queue_miss_reads: 2,
+            turn_reads: 8,
             cached_requests: 1_200,
             request_miss_reads: 2,
             request_miss_ps: 3_000,
-            cached_unacknowledged: 1_200,
-            acknowledged_miss_reads: 0,
 
             // As Connect-IB.
             ddio_pages: 4_300,

@@ -102,20 +102,21 @@ pub struct Costs {
     pub cache_lines: u32,
     /// Lines of a queue pair's context that the requester needs.
     pub context_lines: u8,
-    /// The most work requests that a queue pair sends after the NIC has read its context, before others have their turn.
-    pub turn_requests: u32,
+    /// Capacity of the cache of send queues: of what the NIC needs to read a queue pair's work requests from memory, one line
+    /// for each queue pair.
+    pub cached_send_queues: u32,
+    /// PCIe reads for a missed send queue.
+    pub send_queue_miss_reads: u64,
+    /// The most READs and atomics that a queue pair sends after the NIC has read its context, before others have their turn.
+    pub turn_reads: u32,
     /// PCIe reads for a missed line of a context, address translations included.
     pub context_miss_reads: u64,
-    /// Capacity of the buffer of work requests.
+    /// Capacity of the buffer of READs and atomics that wait for their response.
     pub cached_requests: u32,
-    /// PCIe reads for a missed work request.
+    /// PCIe reads for a READ or an atomic that is missing there.
     pub request_miss_reads: u64,
-    /// The READ unit, for a missed work request.
+    /// The READ unit, for such a READ or atomic.
     pub request_miss_ps: u64,
-    /// Capacity of that buffer for WRITEs and SENDs that wait for their acknowledgement.
-    pub cached_unacknowledged: u32,
-    /// PCIe reads for a missed work request whose acknowledgement arrives.
-    pub acknowledged_miss_reads: u64,
 
     /// Pages of 4 KiB in the last-level cache that WRITEs can use.
     pub ddio_pages: u32,

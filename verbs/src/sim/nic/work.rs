@@ -18,6 +18,7 @@ pub(in crate::sim) struct Nic {
     pcie_writes: Unit,
     atomic_locks: Vec<Unit>,
     cache: Cache,
+    send_queues: Cache,
     requests: Requests,
     pages: Pages,
     counters: NicCounters,
@@ -114,7 +115,7 @@ const FETCHED_LINES: u64 = 2;
 impl Nic {
     /// Creates a node's NIC with its own random generator.
     pub(in crate::sim) fn new(seed: u64) -> Nic {
-        Nic { cache: Cache::new(seed), ..Nic::default() }
+        Nic { cache: Cache::new(seed), send_queues: Cache::new(!seed), ..Nic::default() }
     }
 
     #[inline]
@@ -137,9 +138,9 @@ impl Nic {
         ns(self.mmio.take_arriving(ps(now_ns), u64::from(lines) * costs.mmio_line_ps))
     }
 
-    /// Looks up what is needed to send a work request: its queue pair's context, unless the NIC has just read it,
-    /// and the request itself if it was pushed, or else where the send queue is. `Some`: something is missing until
-    /// this time.
+    /// Looks up what is needed to send a work request: its queue pair's context, unless the NIC has just read it, where the
+    /// send queue is, unless the request was pushed, and a READ or an atomic that was. `Some`: something is missing until this
+    /// time.
     #[inline]
     pub(in crate::sim) fn find_to_send(
         &mut self,
@@ -147,13 +148,14 @@ impl Nic {
         now_ns: u64,
         qp: u32,
         context: Option<&mut Context>,
-        pushed: Option<&mut Arrival>,
+        pushed: bool,
+        read: Option<&mut Arrival>,
     ) -> Option<u64> {
         let mut reads = 0;
         if let Some(context) = context {
-            reads += self.touch_context(costs, qp, context, pushed.is_none());
+            reads += self.touch_context(costs, qp, context, !pushed);
         }
-        if let Some(arrival) = pushed
+        if let Some(arrival) = read
             && !self.requests.has(*arrival, costs.cached_requests)
         {
             self.requests.insert(arrival);
@@ -174,14 +176,20 @@ impl Nic {
         with_queue: bool,
     ) -> u64 {
         let mut missed = 0;
-        for (index, line) in context.iter_mut().enumerate() {
+        for (index, line) in context.lines.iter_mut().enumerate() {
             if index < usize::from(costs.context_lines) || (with_queue && index >= SEND_QUEUE) {
                 let found = self.cache.touch(line, context_name(qp, index), costs.cache_lines);
                 missed += u64::from(!found);
             }
         }
+        let mut reads = missed * costs.context_miss_reads;
+        let send_queue = &mut context.send_queue;
+        if with_queue && !self.send_queues.touch(send_queue, qp.into(), costs.cached_send_queues) {
+            missed += 1;
+            reads += costs.send_queue_miss_reads;
+        }
         self.counters.cache_misses += missed;
-        missed * costs.context_miss_reads
+        reads
     }
 
     /// Reads missing lines over PCIe. Returns when they are there.
@@ -203,7 +211,7 @@ impl Nic {
         now_ns + ns(wait_ps)
     }
 
-    /// Keeps a work request until later ones replace it.
+    /// Keeps a READ or an atomic until later ones replace it.
     #[inline]
     pub(in crate::sim) fn keep(&mut self, arrival: &mut Arrival) {
         self.requests.insert(arrival);
@@ -361,35 +369,12 @@ impl Nic {
         request: Arrival,
     ) -> u64 {
         let mut reads = self.touch_context(costs, qp, context, false);
-        if self.is_missing(request, costs.cached_requests) {
+        if !self.requests.has(request, costs.cached_requests) {
+            self.counters.cache_misses += 1;
             reads += costs.request_miss_reads;
             self.reads.take(ps(now_ns), costs.request_miss_ps);
         }
         if reads > 0 { self.load(costs, now_ns, reads) } else { now_ns }
-    }
-
-    /// An acknowledgement needs its work request. Returns when it is there.
-    #[inline]
-    pub(in crate::sim) fn find_for_ack(
-        &mut self,
-        costs: &Costs,
-        now_ns: u64,
-        request: Arrival,
-    ) -> u64 {
-        if costs.acknowledged_miss_reads > 0
-            && self.is_missing(request, costs.cached_unacknowledged)
-        {
-            return self.load(costs, now_ns, costs.acknowledged_miss_reads);
-        }
-        now_ns
-    }
-
-    /// Whether a work request is no longer in the buffer.
-    #[inline]
-    fn is_missing(&mut self, request: Arrival, capacity: u32) -> bool {
-        let missing = !self.requests.has(request, capacity);
-        self.counters.cache_misses += u64::from(missing);
-        missing
     }
 
     /// When an answer sent now reaches the other NIC.
@@ -415,14 +400,19 @@ impl Nic {
 }
 
 /// The cache locations of a queue pair's context lines, and of what the NIC needs to read its requests from memory.
-pub(in crate::sim) type Context = [Line; SEND_QUEUE + SEND_QUEUE_LINES];
+#[derive(Debug, Default)]
+pub(in crate::sim) struct Context {
+    lines: [Line; SEND_QUEUE + SEND_QUEUE_LINES],
+    /// In the cache of send queues.
+    send_queue: Line,
+}
 
 /// The line after those of the context itself.
 const SEND_QUEUE: usize = 6;
 
-/// The lines that the NIC needs to read a queue pair's requests from memory: the address translation of its send
-/// queue, and its doorbell record.
-const SEND_QUEUE_LINES: usize = 2;
+/// The lines among those of contexts that the NIC needs to read a queue pair's requests from memory: its doorbell record.
+/// The address translation of its send queue is in the cache of send queues.
+const SEND_QUEUE_LINES: usize = 1;
 
 #[inline]
 fn context_name(qp: u32, index: usize) -> u64 {
