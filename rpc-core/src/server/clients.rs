@@ -6,6 +6,7 @@
 use super::deferred::Waiting;
 use super::quota::Account;
 use crate::identity::Identity;
+use crate::metrics::{Connections, LaneKey};
 use crate::planted::{Bug, is_planted};
 use crate::transport::{CallToken, ClientId, ClientInfo, ConnectionId};
 use foldhash::HashMap;
@@ -23,6 +24,11 @@ impl ClientKey {
     #[inline]
     pub(super) fn of(transport: u32, call: &CallToken) -> ClientKey {
         ClientKey { transport, id: ClientId::of(call) }
+    }
+
+    /// As others see it.
+    fn shown(self) -> LaneKey {
+        (self.transport, self.id)
     }
 }
 
@@ -46,6 +52,9 @@ impl Lane {
 #[derive(Default)]
 pub(super) struct Connection {
     id: Option<ConnectionId>,
+    /// No other connection of the thread has had it.
+    number: u64,
+    lanes_so_far: u64,
     /// Lanes that are here, and those that have its index.
     present: u32,
     lanes: u32,
@@ -72,9 +81,23 @@ pub(super) struct Clients {
     have_identities: bool,
     /// Some client has been one that may not call all services.
     are_limited: bool,
+    last_number: u64,
+    /// What others see of them.
+    shown: Option<Arc<Connections>>,
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.shown.iter().for_each(|shown| shown.clear());
+    }
 }
 
 impl Clients {
+    /// Others see in these connections what comes and goes from now on.
+    pub(super) fn show(&mut self, connections: Arc<Connections>) {
+        self.shown = Some(connections);
+    }
+
     /// No client has an identity so far.
     #[inline]
     pub(super) fn are_anonymous(&self) -> bool {
@@ -151,14 +174,16 @@ impl Clients {
         info: ClientInfo,
         account: impl FnOnce(Option<&Identity>) -> Account,
     ) -> u32 {
-        let ClientInfo { connection: id, identity, services } = info;
+        let ClientInfo { connection: id, identity, services, lane: shown_lane } = info;
         self.have_identities |= identity.is_some();
         self.are_limited |= services.is_some();
         let shares = !is_planted(Bug::QuotaOfLanes);
         let known = id.filter(|_| shares).and_then(|id| self.by_id.get(&id).copied());
         let index = known.unwrap_or_else(|| {
             let account = account(identity.as_ref());
-            let index = self.insert(Connection { id, account, ..Connection::default() });
+            self.last_number += 1;
+            let number = self.last_number;
+            let index = self.insert(Connection { id, number, account, ..Connection::default() });
             if let Some(id) = id {
                 self.by_id.insert(id, index);
             }
@@ -172,10 +197,16 @@ impl Clients {
         }
         connection.present += 1;
         connection.lanes += 1;
+        connection.lanes_so_far += 1;
         self.further_lanes += usize::from(is_further);
         let lane = Lane { generation: client.id.generation, connection: index, has_left: false };
         let before = core::mem::replace(self.lane_at(client), lane);
-        self.release(before);
+        self.release(client, before);
+        if let (Some(shown), Some(lane)) = (&self.shown, shown_lane) {
+            let Connection { number, lanes_so_far, identity, .. } = self.at(index);
+            let of = (*number, *lanes_so_far);
+            shown.add_lane(of, (client.shown(), lane), identity.as_ref());
+        }
         index
     }
 
@@ -209,12 +240,15 @@ impl Clients {
     pub(super) fn leave(&mut self, client: ClientKey) {
         let Some(&lane) = self.lane(client) else { return };
         self.lane_at(client).has_left = true;
-        self.end_lane(lane);
+        self.end_lane(client, lane);
     }
 
-    fn end_lane(&mut self, lane: Lane) {
+    fn end_lane(&mut self, client: ClientKey, lane: Lane) {
         if lane.has_left {
             return;
+        }
+        if let Some(shown) = &self.shown {
+            shown.remove_lane(self.at(lane.connection).number, client.shown());
         }
         let connection = self.at_mut(lane.connection);
         connection.present -= 1;
@@ -225,12 +259,13 @@ impl Clients {
         }
     }
 
-    /// Another client has the number of this one.
-    fn release(&mut self, lane: Lane) {
+    /// This client has the number of the one with that lane.
+    fn release(&mut self, by: ClientKey, lane: Lane) {
         if lane.connection == NONE {
             return;
         }
-        self.end_lane(lane);
+        let id = ClientId { generation: lane.generation, ..by.id };
+        self.end_lane(ClientKey { id, ..by }, lane);
         self.at_mut(lane.connection).lanes -= 1;
         self.free_if_unused(lane.connection);
     }
@@ -251,6 +286,9 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{MethodTable, Metrics, OpenConnection};
+    use crate::site::Site;
+    use crate::transport::{LaneInfo, LaneReason};
 
     const ID: ConnectionId = ConnectionId::new([7; 16]);
 
@@ -334,6 +372,44 @@ mod tests {
             assert_ne!(clients.enter(client(0, 0, generation)), u32::MAX);
         }
         assert!(clients.connections.len() <= 2, "{next}: indices are used again");
+    }
+
+    #[test]
+    fn others_see_the_connections_that_are_here() {
+        let shown = Arc::new(Connections::new(&Site::new()));
+        let methods = Arc::new(MethodTable::new(&[]));
+        let metrics = Metrics::new("server", methods, Vec::new());
+        let metrics = metrics.with_connections(vec![Arc::clone(&shown)]);
+        let mut clients = Clients::default();
+        clients.show(shown);
+        let lane = |id, backend, why| {
+            let lane = Some(LaneInfo { backend, why });
+            ClientInfo { connection: id, lane, ..named("alice") }
+        };
+        let seen = || {
+            let connections = metrics.connections(9).into_iter();
+            let lanes = |it: OpenConnection| {
+                let backends: Vec<_> = it.lanes.iter().map(|lane| lane.backend).collect();
+                (it.number, it.lanes_so_far, backends)
+            };
+            connections.map(lanes).collect::<Vec<_>>()
+        };
+        join(&mut clients, client(0, 0, 1), lane(None, "tcp", LaneReason::First));
+        join(&mut clients, client(1, 0, 1), lane(Some(ID), "rfp", LaneReason::First));
+        join(&mut clients, client(2, 0, 1), lane(Some(ID), "scale", LaneReason::Trial));
+        join(&mut clients, client(0, 7, 1), ClientInfo::default());
+        assert_eq!(seen(), [(1, 1, vec!["tcp"]), (2, 2, vec!["rfp", "scale"])]);
+        clients.leave(client(1, 0, 1));
+        clients.leave(client(1, 0, 1));
+        join(&mut clients, client(1, 0, 2), lane(Some(ID), "rfp", LaneReason::Trial));
+        // Of the one before, it was not said that it is gone.
+        join(&mut clients, client(0, 0, 2), lane(None, "tcp", LaneReason::First));
+        assert_eq!(seen(), [(2, 3, vec!["scale", "rfp"]), (4, 1, vec!["tcp"])]);
+        clients.leave(client(2, 0, 1));
+        clients.leave(client(1, 0, 2));
+        assert_eq!(seen(), [(4, 1, vec!["tcp"])]);
+        drop(clients);
+        assert_eq!(seen(), []);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::deferred::DeferredReplies;
 use super::dispatcher::SLICE_NS;
 use super::quota::{Account, Accounts};
 use super::run_times::RunTimes;
-use crate::metrics::{RefusalReason, ThreadCounters};
+use crate::metrics::{Connections, RefusalReason, ThreadCounters};
 use crate::planted::{Bug, is_planted};
 use crate::site::Site;
 use crate::time::Instant;
@@ -114,6 +114,12 @@ impl Turn {
             weight: 0,
             is_slow: false,
         }
+    }
+
+    /// Others see in these connections which ones the thread has.
+    pub(super) fn showing(mut self, connections: Arc<Connections>) -> Self {
+        self.clients.show(connections);
+        self
     }
 
     /// This transport has lost its device.

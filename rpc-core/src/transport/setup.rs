@@ -1,9 +1,10 @@
 //! Dialling and listening.
 
-use super::{BindTls, ClientTransport, ConnectionId, DialTls, Lane, ServerTransport};
+use super::{BindTls, ClientTransport, ConnectionId, DialTls, Lane, LaneReason, ServerTransport};
 use crate::compatibility::Compatibility;
 use crate::error::{BindError, ConnectError};
 use crate::identity::{Authentication, Key};
+use crate::metrics::MoveCounts;
 use crate::service::ServiceDescription;
 use crate::site::Site;
 use core::fmt;
@@ -94,6 +95,10 @@ pub struct DialOptions {
     ///
     /// A transport that has no lanes is to refuse to dial a further one.
     pub lane: Lane,
+    /// Why it is opened, for those who look at the server. Default: the connection begins with it.
+    pub why: LaneReason,
+    /// Counts how the connection moves among backends. Clones of these options count in the same place.
+    pub moves: Arc<MoveCounts>,
     /// Further services that the connection is to carry. Default: none.
     pub further: Vec<&'static ServiceDescription>,
     /// Names of methods without which there is to be no connection, besides those that the service requires. Default: none.
@@ -124,6 +129,8 @@ impl Default for DialOptions {
             timeout,
             share: false,
             lane: Lane::Alone,
+            why: LaneReason::First,
+            moves: Arc::default(),
             further: Vec::new(),
             require: Vec::new(),
             key: None,

@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::sync::Arc;
 use std::thread;
 
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
@@ -10,7 +11,9 @@ use farcall_core::panics::contain;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt};
-use farcall_core::transport::{ClientTransport, ConnectionId, DialOptions, Lane, NewConnection};
+use farcall_core::transport::{
+    ClientTransport, ConnectionId, DialOptions, Lane, LaneReason, NewConnection,
+};
 
 use crate::address::Address;
 use crate::hybrid::{Hybrid, OpenLane, Opening};
@@ -38,6 +41,7 @@ pub(super) fn dial(
     };
     let Some(id) = first.connection.filter(|_| moves) else { return Ok(first) };
     let most_slots = ways.iter().map(|way| way.config().window).max().unwrap_or(1);
+    let moves = Arc::clone(&options.moves);
     let opener = OnThreads {
         options: DialOptions { lane: Lane::Of(id), ..options },
         address: address.clone(),
@@ -48,7 +52,9 @@ pub(super) fn dial(
         dialled: None,
     };
     let moving = |first| -> Box<dyn ClientTransport> {
-        Box::new(Hybrid::new(first, home, Box::new(opener), most_slots, seed_of(&id)))
+        Box::new(
+            Hybrid::new(first, home, Box::new(opener), most_slots, seed_of(&id)).counting(moves),
+        )
     };
     Ok(NewConnection { connection: None, ..first.with_layer(moving) })
 }
@@ -59,13 +65,14 @@ fn dial_first(
     ways: &[Address],
     (service, site, options): Call<'_>,
 ) -> Result<(usize, NewConnection), ConnectError> {
-    let mut home = 0;
+    let (mut home, mut options) = (0, options.clone());
     loop {
-        match ways[home].dial_lane(address, service, site, options) {
+        match ways[home].dial_lane(address, service, site, &options) {
             Ok(connection) => return Ok((home, connection)),
             Err(error) if home + 1 == ways.len() || !can_go_elsewhere(&error) => return Err(error),
             Err(_) => home += 1,
         }
+        options.why = LaneReason::Fallback;
     }
 }
 
@@ -99,10 +106,11 @@ impl OpenLane for OnThreads {
         &self.names
     }
 
-    fn open(&mut self, way: usize) {
+    fn open(&mut self, way: usize, why: LaneReason) {
         let (answer, dialled) = bounded(1);
         let (way, named) = (self.ways[way].clone(), self.address.clone());
-        let (service, site, options) = (self.service, self.site.clone(), self.options.clone());
+        let (service, site) = (self.service, self.site.clone());
+        let options = DialOptions { why, ..self.options.clone() };
         let dial = move || {
             // If the connection has ended meanwhile, this drops the lane. The sender goes before the thread is woken, also if dialling
             // panics.

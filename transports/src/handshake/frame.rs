@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use farcall_core::transport::{ConnectionId, Lane};
+use farcall_core::transport::{ConnectionId, Lane, LaneReason};
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -23,6 +23,9 @@ pub(super) const NAMES_FURTHER: u16 = 2;
 
 /// The first version whose connections may have several lanes.
 pub(super) const HAS_LANES: u16 = 3;
+
+/// The first version whose hello says why the lane is opened.
+pub(super) const SAYS_WHY: u16 = 4;
 
 const MAGIC: [u8; 8] = *b"farcall\n";
 
@@ -71,6 +74,9 @@ pub struct Hello {
     /// Which lane it is, since version 3.
     #[serde(skip)]
     pub lane: Lane,
+    /// Why the client opens it, since version 4.
+    #[serde(skip)]
+    pub why: LaneReason,
 }
 
 /// A service as a client names it.
@@ -97,6 +103,15 @@ impl Hello {
         if body.version >= HAS_LANES {
             (hello.lane, rest) = take(rest)?;
         }
+        hello.why = if body.version >= SAYS_WHY {
+            let number;
+            (number, rest) = take(rest)?;
+            LaneReason::of_number(number)
+        } else if let Lane::Of(_) = hello.lane {
+            LaneReason::Unknown
+        } else {
+            LaneReason::First
+        };
         if hello.further.len() >= MAX_SERVICES || !(rest.is_empty() || body.may_be_longer) {
             return Err(FrameError::Body);
         }
@@ -248,6 +263,9 @@ impl Frame {
                 }
                 if versions.highest >= HAS_LANES {
                     add(postcard::to_allocvec(&hello.lane));
+                }
+                if versions.highest >= SAYS_WHY {
+                    add(postcard::to_allocvec(&hello.why.number()));
                 }
             }
             Frame::Welcome(welcome) if versions.highest >= HAS_LANES => {
@@ -401,6 +419,7 @@ mod tests {
             setup: vec![1, 2, 3],
             further: vec![NamedService { name: "Log".into(), fingerprint: 5 }],
             lane: Lane::Of(ConnectionId::new([7; 16])),
+            why: LaneReason::Trial,
         })
     }
 
@@ -461,21 +480,42 @@ mod tests {
             else {
                 panic!("a hello of {theirs} at an end of {ours}");
             };
-            let of_first =
-                |hello: &Hello| Hello { further: Vec::new(), lane: Lane::Alone, ..hello.clone() };
+            let of_first = |hello: &Hello| Hello {
+                further: Vec::new(),
+                lane: Lane::Alone,
+                why: LaneReason::First,
+                ..hello.clone()
+            };
             assert_eq!(of_first(&sent), of_first(&read));
-            (read.further.len(), read.lane != Lane::Alone)
+            (read.further.len(), read.lane != Lane::Alone, read.why)
         };
+        let (trial, unknown, first) = (LaneReason::Trial, LaneReason::Unknown, LaneReason::First);
         for (ours, theirs, later_parts) in [
-            (range(1, 3), range(1, 3), (1, true)),
-            (range(1, 3), range(2, 4), (1, true)),
-            (range(1, 2), range(1, 3), (1, false)),
-            (range(1, 3), range(1, 2), (1, false)),
-            (range(1, 1), range(1, 3), (0, false)),
-            (range(1, 3), range(1, 1), (0, false)),
+            (range(1, 4), range(1, 4), (1, true, trial)),
+            (range(1, 3), range(1, 4), (1, true, unknown)),
+            (range(1, 4), range(1, 3), (1, true, unknown)),
+            (range(1, 4), range(2, 5), (1, true, trial)),
+            (range(1, 2), range(1, 3), (1, false, first)),
+            (range(1, 3), range(1, 2), (1, false, first)),
+            (range(1, 1), range(1, 4), (0, false, first)),
+            (range(1, 4), range(1, 1), (0, false, first)),
         ] {
             assert_eq!(read(ours, theirs), later_parts, "{theirs} at {ours}");
         }
+    }
+
+    #[test]
+    fn a_reason_that_is_not_known_is_no_reason_to_refuse() {
+        let bytes = hello().to_bytes();
+        let read_with = |number| {
+            let mut bytes = bytes.clone();
+            // It is the last byte of a hello.
+            *bytes.last_mut().unwrap() = number;
+            let Ok(Frame::Hello(hello)) = read(&bytes) else { panic!("{number} is refused") };
+            hello.why
+        };
+        assert_eq!([0, 1, 4].map(read_with), [0, 1, 4].map(LaneReason::of_number));
+        assert_eq!([5, 99, 127, 255].map(read_with), [LaneReason::Unknown; 4]);
     }
 
     #[test]

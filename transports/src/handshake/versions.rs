@@ -9,7 +9,8 @@ use std::ops::RangeInclusive;
 /// - 1: one service per connection.
 /// - 2: several.
 /// - 3: several lanes per connection.
-pub const SPOKEN: Versions = Versions { lowest: 1, highest: 3 };
+/// - 4: a client says why it opens a lane.
+pub const SPOKEN: Versions = Versions { lowest: 1, highest: 4 };
 
 /// A range of versions, as each frame's first bytes say it. A peer can say one that is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

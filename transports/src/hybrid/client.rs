@@ -1,11 +1,13 @@
 //! The client's end: one transport for those above, and one or two lanes below.
 
+use std::sync::Arc;
 use std::task::Waker;
 
 use farcall_core::error::ReserveError;
+use farcall_core::metrics::{MoveCounts, MoveEvent};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId,
+    Armed, Body, ClientTransport, Closing, Delivery, LaneReason, Limits, ReplySink, SlotId,
 };
 
 use super::choice::{Choice, LOOK_NS, Step};
@@ -28,6 +30,7 @@ pub struct Hybrid {
     /// More slots than any lane has: the second lane's are numbered from it.
     stride: u32,
     is_told: bool,
+    counts: Arc<MoveCounts>,
 }
 
 /// The lane that new calls do not take.
@@ -58,7 +61,13 @@ impl Hybrid {
             limits,
             stride,
             is_told: false,
+            counts: Arc::default(),
         }
+    }
+
+    /// Counts its moves there.
+    pub fn counting(self, counts: Arc<MoveCounts>) -> Hybrid {
+        Hybrid { counts, ..self }
     }
 
     /// The lane that has this slot of the connection.
@@ -101,7 +110,9 @@ impl Hybrid {
                     match usable.and_then(|transport| self.check(transport)) {
                         Ok(transport) => self.move_to(transport, now),
                         Err(why) => {
-                            tracing::info!(%why, "no further lane");
+                            let to = self.choice.opening().map(|way| self.opener.ways()[way]);
+                            tracing::info!(to, %why, "no further lane");
+                            self.counts.count(MoveEvent::NotOpened);
                             self.choice.not_opened(now);
                         }
                     }
@@ -124,6 +135,7 @@ impl Hybrid {
         {
             let way = self.opener.ways()[lane.way];
             tracing::info!(way, %why, "a lane has ended");
+            self.counts.count(MoveEvent::LaneLost);
             lane.requests.fail(why, sink);
             if *is_kept {
                 self.choice.lost_home(now);
@@ -134,8 +146,9 @@ impl Hybrid {
         match self.other.take() {
             Some(Other { lane, .. }) => {
                 let mut lost = std::mem::replace(&mut self.current, lane);
-                let way = self.opener.ways()[lost.way];
-                tracing::info!(way, %why, "a lane has ended");
+                let [from, to] = [lost.way, self.current.way].map(|way| self.opener.ways()[way]);
+                tracing::info!(from, to, %why, "moved: a lane has ended");
+                self.counts.count(MoveEvent::LaneLost);
                 lost.requests.fail(why, sink);
                 self.choice.lost(self.current.way, now);
             }
@@ -150,19 +163,34 @@ impl Hybrid {
     fn look(&mut self, now: Instant) {
         let measured = self.current.requests.take_measured();
         let may_open = self.other.is_none() && !self.is_opening;
-        let way = self.opener.ways()[self.current.way];
+        let here = self.opener.ways()[self.current.way];
+        let other = self.other.as_ref().map(|other| self.opener.ways()[other.lane.way]);
         match self.choice.look(measured, may_open, now) {
             Step::Stay => {}
             Step::Try(way) => {
-                self.opener.open(way);
+                self.opener.open(way, LaneReason::Trial);
                 self.is_opening = true;
             }
             Step::Keep { before_ns, now_ns } => {
-                tracing::debug!(way, before_ns, now_ns, "moved: calls take less time");
+                tracing::debug!(
+                    from = other,
+                    to = here,
+                    before_ns,
+                    now_ns,
+                    "moved: calls take less time"
+                );
+                self.counts.count(MoveEvent::Moved);
                 self.leave_other();
             }
             Step::Return { before_ns, now_ns } => {
-                tracing::debug!(way, before_ns, now_ns, "moved back: calls took no less time");
+                tracing::debug!(
+                    from = here,
+                    to = other,
+                    before_ns,
+                    now_ns,
+                    "moved back: calls took no less time"
+                );
+                self.counts.count(MoveEvent::Returned);
                 if let Some(other) = &mut self.other {
                     std::mem::swap(&mut self.current, &mut other.lane);
                     self.current.requests.take_measured();
@@ -193,6 +221,9 @@ impl Hybrid {
         let Some(way) = self.choice.opening() else { return };
         let offset = if self.current.offset() == 0 { self.stride } else { 0 };
         let lane = std::mem::replace(&mut self.current, Lane::new(transport, way, offset));
+        let [from, to] = [lane.way, way].map(|way| self.opener.ways()[way]);
+        tracing::debug!(from, to, "calls try another backend");
+        self.counts.count(MoveEvent::Tried);
         self.other = Some(Other { lane, is_kept: true });
         self.choice.moved(now);
     }

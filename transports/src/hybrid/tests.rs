@@ -8,7 +8,7 @@ use farcall_core::error::{
 };
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Armed, ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId,
+    Armed, ClientTransport, Closing, Delivery, LaneReason, Limits, Message, ReplySink, SlotId,
 };
 
 use super::choice::LOOK_NS;
@@ -153,7 +153,7 @@ impl OpenLane for Opener {
         &["a", "b"]
     }
 
-    fn open(&mut self, way: usize) {
+    fn open(&mut self, way: usize, _: LaneReason) {
         self.0.lock().unwrap().asked.push(way);
     }
 
