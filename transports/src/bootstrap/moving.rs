@@ -15,7 +15,7 @@ use farcall_core::transport::{
     ClientTransport, ConnectionId, DialOptions, Lane, LaneReason, NewConnection,
 };
 
-use crate::address::Address;
+use crate::address::{Address, runs_on_stream};
 use crate::hybrid::{Hybrid, OpenLane, Opening};
 
 /// What is dialled, and how.
@@ -40,6 +40,11 @@ pub(super) fn dial(
         dialled => dialled?,
     };
     let Some(id) = first.connection.filter(|_| moves) else { return Ok(first) };
+    let mut ways = ways;
+    if !runs_on_stream(ways[home].backend()) {
+        // With RDMA, a way without is none.
+        ways.retain(|way| !runs_on_stream(way.backend()));
+    }
     let most_slots = ways.iter().map(|way| way.config().window).max().unwrap_or(1);
     let moves = Arc::clone(&options.moves);
     let opener = OnThreads {
@@ -66,14 +71,43 @@ fn dial_first(
     (service, site, options): Call<'_>,
 ) -> Result<(usize, NewConnection), ConnectError> {
     let (mut home, mut options) = (0, options.clone());
+    let mut no_device = None;
     loop {
-        match ways[home].dial_lane(address, service, site, &options) {
-            Ok(connection) => return Ok((home, connection)),
-            Err(error) if home + 1 == ways.len() || !can_go_elsewhere(&error) => return Err(error),
-            Err(_) => home += 1,
+        let error = match ways[home].dial_lane(address, service, site, &options) {
+            Ok(connection) => {
+                if let Some(error) = no_device {
+                    warn_of_stream(address, &ways[home], &error);
+                }
+                return Ok((home, connection));
+            }
+            Err(error) => error,
+        };
+        let Some(next) = next_way(ways, home, &error) else {
+            // A server without such a way says less than why it is needed.
+            let is_not_there = matches!(error, ConnectError::BackendMismatch { .. });
+            return Err(no_device.filter(|_| is_not_there).unwrap_or(error));
+        };
+        if matches!(error, ConnectError::Device { .. }) {
+            no_device = Some(error);
         }
-        options.why = LaneReason::Fallback;
+        (home, options.why) = (next, LaneReason::Fallback);
     }
+}
+
+/// Which way to try after one that could not be had for this reason. Without its device, only one that needs none.
+fn next_way(ways: &[Address], at: usize, error: &ConnectError) -> Option<usize> {
+    let is_without_device = matches!(error, ConnectError::Device { .. });
+    if !is_without_device && !can_go_elsewhere(error) {
+        return None;
+    }
+    let mut rest = at + 1..ways.len();
+    rest.find(|way| !is_without_device || runs_on_stream(ways[*way].backend()))
+}
+
+#[cold]
+fn warn_of_stream(address: &Address, way: &Address, error: &ConnectError) {
+    let backend = way.backend().name();
+    tracing::warn!(%address, backend, %error, "no RDMA to the server: calls go without, which takes longer");
 }
 
 /// Another backend may do where this one does not.
