@@ -50,6 +50,9 @@ pub(crate) struct Connections {
 struct State {
     /// By their numbers.
     open: BTreeMap<u64, Entry>,
+    last_number: u64,
+    /// The number of each lane's connection.
+    of_lane: BTreeMap<LaneKey, u64>,
     /// Lanes so far, by backend and reason.
     lanes_so_far: BTreeMap<(&'static str, LaneReason), u64>,
 }
@@ -76,29 +79,36 @@ impl Connections {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane is here, of the connection of that number, which has had so many lanes with this one.
+    /// A lane is here: of the connection of that number, if that is open, or else of a new one. Gives the connection's number.
     #[cold]
     pub(crate) fn add_lane(
         &self,
-        (number, lanes_so_far): (u64, u64),
+        of: Option<u64>,
         (key, info): (LaneKey, LaneInfo),
-        identity: Option<&Identity>,
-    ) {
+        identity: Option<Identity>,
+    ) -> u64 {
         let since = self.site.now();
         let mut state = self.lock();
+        let state = &mut *state;
         *state.lanes_so_far.entry((info.backend, info.why)).or_default() += 1;
-        let connection = state.open.entry(number).or_insert_with(|| {
-            let identity = identity.cloned();
-            Entry { identity, lanes_so_far, lanes: Vec::with_capacity(1) }
+        let number = of.filter(|number| state.open.contains_key(number)).unwrap_or_else(|| {
+            state.last_number += 1;
+            state.last_number
         });
-        connection.lanes_so_far = lanes_so_far;
+        let lanes = || Vec::with_capacity(1);
+        let new = || Entry { identity, lanes_so_far: 0, lanes: lanes() };
+        let connection = state.open.entry(number).or_insert_with(new);
+        connection.lanes_so_far += 1;
         connection.lanes.push(LaneEntry { key, info, since });
+        state.of_lane.insert(key, number);
+        number
     }
 
-    /// The lane is gone; the connection ends with its last one.
+    /// The lane is gone, if it was shown; the connection ends with its last one.
     #[cold]
-    pub(crate) fn remove_lane(&self, number: u64, key: LaneKey) {
+    pub(crate) fn remove_lane(&self, key: LaneKey) {
         let mut state = self.lock();
+        let Some(number) = state.of_lane.remove(&key) else { return };
         let Some(connection) = state.open.get_mut(&number) else { return };
         connection.lanes.retain(|lane| lane.key != key);
         if connection.lanes.is_empty() {
@@ -106,9 +116,18 @@ impl Connections {
         }
     }
 
+    /// All lanes of this transport are gone.
+    pub(crate) fn remove_lanes_of(&self, transport: u32) {
+        let keys: Vec<_> =
+            self.lock().of_lane.keys().filter(|key| key.0 == transport).copied().collect();
+        keys.into_iter().for_each(|key| self.remove_lane(key));
+    }
+
     /// All are gone.
     pub(crate) fn clear(&self) {
-        self.lock().open.clear();
+        let mut state = self.lock();
+        state.open.clear();
+        state.of_lane.clear();
     }
 
     /// The first `most` of them, as those of this thread.
@@ -192,39 +211,42 @@ mod tests {
     fn a_connection_is_shown_with_its_lanes_until_the_last_is_gone() {
         let clock = Arc::new(ByHand::default());
         let connections = Connections::new(&Site::driven(clock.clone()));
-        let alice = Identity::named("alice");
-        let first = lane("write_imm", LaneReason::First);
-        connections.add_lane((3, 1), (key(0), first), Some(&alice));
+        let alice = || Some(Identity::named("alice"));
+        let first = (key(0), lane("write_imm", LaneReason::First));
+        let number = connections.add_lane(None, first, alice());
         clock.0.store(1_000, Relaxed);
-        connections.add_lane((3, 2), (key(1), lane("datagram", LaneReason::Trial)), Some(&alice));
+        let second = (key(1), lane("datagram", LaneReason::Trial));
+        assert_eq!(connections.add_lane(Some(number), second, alice()), number);
         clock.0.store(1_500, Relaxed);
         let shown = |connections: &Connections| {
-            let [OpenConnection { thread: 7, number: 3, identity, lanes_so_far: 2, lanes }] =
+            let [OpenConnection { thread: 7, number: 1, identity, lanes_so_far: 2, lanes }] =
                 &connections.list(7, 9)[..]
             else {
                 panic!("{:?}", connections.list(7, 9));
             };
-            assert_eq!(identity.as_ref(), Some(&alice));
+            assert_eq!(*identity, alice());
             let lanes = lanes.iter().map(|it| (it.backend, it.open_for.as_nanos(), it.why));
             lanes.collect::<Vec<_>>()
         };
         let trial = ("datagram", 500, LaneReason::Trial);
         assert_eq!(shown(&connections), [("write_imm", 1_500, LaneReason::First), trial]);
-        connections.remove_lane(3, key(0));
-        connections.remove_lane(3, key(0));
+        connections.remove_lane(key(0));
+        connections.remove_lane(key(0));
         assert_eq!(shown(&connections), [("datagram", 500, LaneReason::Moved)]);
-        connections.remove_lane(3, key(1));
+        connections.remove_lane(key(1));
         assert_eq!(connections.list(7, 9), []);
+        let late = (key(2), lane("rfp", LaneReason::Trial));
+        assert_eq!(connections.add_lane(Some(number), late, None), number + 1, "that has ended");
     }
 
     #[test]
     fn connections_count_where_their_newest_lane_is() {
         let connections = Connections::new(&Site::new());
-        for number in 0..3 {
-            let first = lane("write_imm", LaneReason::First);
-            connections.add_lane((u64::from(number), 1), (key(number), first), None);
-        }
-        connections.add_lane((1, 2), (key(9), lane("rfp", LaneReason::Trial)), None);
+        let add = |of, number, backend, why| {
+            connections.add_lane(of, (key(number), lane(backend, why)), None)
+        };
+        let numbers = [0, 1, 2].map(|number| add(None, number, "write_imm", LaneReason::First));
+        add(Some(numbers[1]), 9, "rfp", LaneReason::Trial);
         assert_eq!(connections.list(0, 2).len(), 2, "no more than were asked for");
         let mut open = BTreeMap::new();
         connections.count_open(&mut open);

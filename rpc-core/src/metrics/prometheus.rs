@@ -185,7 +185,7 @@ mod tests {
         refusals.iter().for_each(|thread| thread.count(RefusalReason::Idle));
         let connections = Arc::new(Connections::new(&Site::new()));
         let lane = LaneInfo { backend: "rfp", why: LaneReason::Fallback };
-        connections.add_lane((1, 1), ((0, ClientId { number: 0, generation: 1 }), lane), None);
+        connections.add_lane(None, ((0, ClientId { number: 0, generation: 1 }), lane), None);
         let metrics = Metrics::new("server", methods, threads).with_refusals(refusals);
         let metrics = metrics.with_connections(vec![connections]);
         let text = metrics.prometheus();

@@ -52,9 +52,8 @@ impl Lane {
 #[derive(Default)]
 pub(super) struct Connection {
     id: Option<ConnectionId>,
-    /// No other connection of the thread has had it.
-    number: u64,
-    lanes_so_far: u64,
+    /// By which others see it, if they do.
+    number: Option<u64>,
     /// Lanes that are here, and those that have its index.
     present: u32,
     lanes: u32,
@@ -81,7 +80,6 @@ pub(super) struct Clients {
     have_identities: bool,
     /// Some client has been one that may not call all services.
     are_limited: bool,
-    last_number: u64,
     /// What others see of them.
     shown: Option<Arc<Connections>>,
 }
@@ -166,6 +164,27 @@ impl Clients {
         services.is_none_or(|named| named.get(service as usize) == Some(&true))
     }
 
+    /// A client is here, with that information, and others see it. It has no entry if nothing is known of it but its lane: there may be
+    /// thousands of those.
+    #[cold]
+    pub(super) fn arrive(
+        &mut self,
+        client: ClientKey,
+        info: ClientInfo,
+        account: impl FnOnce(Option<&Identity>) -> Account,
+    ) {
+        let (lane, identity) = (info.lane, info.identity.clone());
+        let info = ClientInfo { lane: None, ..info };
+        let index = (info != ClientInfo::default()).then(|| self.join(client, info, account));
+        if let (Some(shown), Some(lane)) = (&self.shown, lane) {
+            let number = index.and_then(|index| self.at(index).number);
+            let number = shown.add_lane(number, (client.shown(), lane), identity);
+            if let Some(index) = index {
+                self.at_mut(index).number = Some(number);
+            }
+        }
+    }
+
     /// A client is here, with that information. The first of its connection gets the account. Returns the index of the connection.
     #[cold]
     pub(super) fn join(
@@ -174,16 +193,14 @@ impl Clients {
         info: ClientInfo,
         account: impl FnOnce(Option<&Identity>) -> Account,
     ) -> u32 {
-        let ClientInfo { connection: id, identity, services, lane: shown_lane } = info;
+        let ClientInfo { connection: id, identity, services, .. } = info;
         self.have_identities |= identity.is_some();
         self.are_limited |= services.is_some();
         let shares = !is_planted(Bug::QuotaOfLanes);
         let known = id.filter(|_| shares).and_then(|id| self.by_id.get(&id).copied());
         let index = known.unwrap_or_else(|| {
             let account = account(identity.as_ref());
-            self.last_number += 1;
-            let number = self.last_number;
-            let index = self.insert(Connection { id, number, account, ..Connection::default() });
+            let index = self.insert(Connection { id, account, ..Connection::default() });
             if let Some(id) = id {
                 self.by_id.insert(id, index);
             }
@@ -197,16 +214,10 @@ impl Clients {
         }
         connection.present += 1;
         connection.lanes += 1;
-        connection.lanes_so_far += 1;
         self.further_lanes += usize::from(is_further);
         let lane = Lane { generation: client.id.generation, connection: index, has_left: false };
         let before = core::mem::replace(self.lane_at(client), lane);
-        self.release(client, before);
-        if let (Some(shown), Some(lane)) = (&self.shown, shown_lane) {
-            let Connection { number, lanes_so_far, identity, .. } = self.at(index);
-            let of = (*number, *lanes_so_far);
-            shown.add_lane(of, (client.shown(), lane), identity.as_ref());
-        }
+        self.release(before);
         index
     }
 
@@ -238,17 +249,21 @@ impl Clients {
     /// A client is gone. With its last lane, a connection ends; nobody is let in with its id any more.
     #[cold]
     pub(super) fn leave(&mut self, client: ClientKey) {
+        self.shown.iter().for_each(|shown| shown.remove_lane(client.shown()));
         let Some(&lane) = self.lane(client) else { return };
         self.lane_at(client).has_left = true;
-        self.end_lane(client, lane);
+        self.end_lane(lane);
     }
 
-    fn end_lane(&mut self, client: ClientKey, lane: Lane) {
+    /// This transport has lost its device, and says no more of its clients. Others do not see them any more.
+    #[cold]
+    pub(super) fn lose(&mut self, transport: u32) {
+        self.shown.iter().for_each(|shown| shown.remove_lanes_of(transport));
+    }
+
+    fn end_lane(&mut self, lane: Lane) {
         if lane.has_left {
             return;
-        }
-        if let Some(shown) = &self.shown {
-            shown.remove_lane(self.at(lane.connection).number, client.shown());
         }
         let connection = self.at_mut(lane.connection);
         connection.present -= 1;
@@ -259,13 +274,12 @@ impl Clients {
         }
     }
 
-    /// This client has the number of the one with that lane.
-    fn release(&mut self, by: ClientKey, lane: Lane) {
+    /// Another client has the number of this one.
+    fn release(&mut self, lane: Lane) {
         if lane.connection == NONE {
             return;
         }
-        let id = ClientId { generation: lane.generation, ..by.id };
-        self.end_lane(ClientKey { id, ..by }, lane);
+        self.end_lane(lane);
         self.at_mut(lane.connection).lanes -= 1;
         self.free_if_unused(lane.connection);
     }
@@ -382,9 +396,10 @@ mod tests {
         let metrics = metrics.with_connections(vec![Arc::clone(&shown)]);
         let mut clients = Clients::default();
         clients.show(shown);
-        let lane = |id, backend, why| {
+        let arrive = |clients: &mut Clients, client, id, backend, why| {
             let lane = Some(LaneInfo { backend, why });
-            ClientInfo { connection: id, lane, ..named("alice") }
+            let info = ClientInfo { connection: id, lane, ..ClientInfo::default() };
+            clients.arrive(client, info, |_| Account::default());
         };
         let seen = || {
             let connections = metrics.connections(9).into_iter();
@@ -394,20 +409,24 @@ mod tests {
             };
             connections.map(lanes).collect::<Vec<_>>()
         };
-        join(&mut clients, client(0, 0, 1), lane(None, "tcp", LaneReason::First));
-        join(&mut clients, client(1, 0, 1), lane(Some(ID), "rfp", LaneReason::First));
-        join(&mut clients, client(2, 0, 1), lane(Some(ID), "scale", LaneReason::Trial));
-        join(&mut clients, client(0, 7, 1), ClientInfo::default());
+        arrive(&mut clients, client(0, 0, 1), None, "tcp", LaneReason::First);
+        arrive(&mut clients, client(1, 0, 1), Some(ID), "rfp", LaneReason::First);
+        arrive(&mut clients, client(2, 0, 1), Some(ID), "scale", LaneReason::Trial);
+        clients.arrive(client(0, 7, 1), ClientInfo::default(), |_| Account::default());
         assert_eq!(seen(), [(1, 1, vec!["tcp"]), (2, 2, vec!["rfp", "scale"])]);
         clients.leave(client(1, 0, 1));
         clients.leave(client(1, 0, 1));
-        join(&mut clients, client(1, 0, 2), lane(Some(ID), "rfp", LaneReason::Trial));
-        // Of the one before, it was not said that it is gone.
-        join(&mut clients, client(0, 0, 2), lane(None, "tcp", LaneReason::First));
-        assert_eq!(seen(), [(2, 3, vec!["scale", "rfp"]), (4, 1, vec!["tcp"])]);
+        arrive(&mut clients, client(1, 0, 2), Some(ID), "rfp", LaneReason::Trial);
+        clients.leave(client(0, 0, 1));
+        arrive(&mut clients, client(0, 0, 2), None, "tcp", LaneReason::First);
+        assert_eq!(clients.find(client(0, 0, 2)), None, "nothing else is known of it");
+        assert_eq!(seen(), [(2, 3, vec!["scale", "rfp"]), (3, 1, vec!["tcp"])]);
         clients.leave(client(2, 0, 1));
         clients.leave(client(1, 0, 2));
-        assert_eq!(seen(), [(4, 1, vec!["tcp"])]);
+        assert_eq!(seen(), [(3, 1, vec!["tcp"])]);
+        arrive(&mut clients, client(1, 1, 1), None, "rfp", LaneReason::First);
+        clients.lose(0);
+        assert_eq!(seen(), [(4, 1, vec!["rfp"])]);
         drop(clients);
         assert_eq!(seen(), []);
     }

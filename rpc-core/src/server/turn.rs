@@ -193,7 +193,7 @@ impl Turn {
     /// A client is here, of which the transport knows that.
     pub(super) fn join(&mut self, client: ClientKey, info: ClientInfo) {
         let (accounts, now) = (&self.accounts, self.now);
-        self.clients.join(client, info, |identity| {
+        self.clients.arrive(client, info, |identity| {
             accounts.as_ref().map_or_else(Account::default, |it| it.open(identity, now))
         });
     }
