@@ -13,8 +13,10 @@ use farcall_core::time::Instant;
 /// Time between two looks.
 pub(super) const LOOK_NS: u64 = 500_000;
 
-/// Looks with calls before the first trial, and between two.
+/// Looks with calls before the first trial, and between two: at least, and how many there may be more by chance, so that clients that
+/// began together do not try together.
 const LOOKS_BETWEEN: u32 = 4;
+const MORE_LOOKS_BETWEEN: u64 = 6;
 
 /// Looks that a trial takes at least, after the first, in which calls have only begun to move.
 const LEAST_LOOKS: u32 = 3;
@@ -96,7 +98,7 @@ impl Way {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// So many looks have had calls since the last trial.
-    Settled { looks: u32 },
+    Settled { looks: u32, until: u32 },
     /// A lane is being opened.
     Opening { way: usize },
     /// Calls go over a lane of this way since `begun`.
@@ -123,9 +125,9 @@ impl Choice {
     /// A connection that begins on the way `home`. The seed decides when ways are tried: clients with different ones do not move in
     /// step.
     pub(super) fn new(ways: usize, home: usize, seed: u64) -> Choice {
-        let stage = Stage::Settled { looks: 0 };
+        let stage = Stage::Settled { looks: 0, until: 0 };
         let (ways, dice) = (vec![Way::NEW; ways], seed | 1);
-        Choice {
+        let mut choice = Choice {
             ways,
             home,
             stage,
@@ -134,7 +136,9 @@ impl Choice {
             next_change: Instant::ZERO,
             change_pause_ns: FIRST_CHANGE_PAUSE_NS,
             dice,
-        }
+        };
+        choice.settle();
+        choice
     }
 
     /// The way that calls take unless another is tried.
@@ -168,10 +172,10 @@ impl Choice {
                 self.note(measured, now);
                 Step::Stay
             }
-            Stage::Settled { looks } => {
+            Stage::Settled { looks, until } => {
                 let looks = looks + u32::from(self.note(measured, now));
-                self.stage = Stage::Settled { looks };
-                if looks < LOOKS_BETWEEN || !may_open || measured.answers == 0 {
+                self.stage = Stage::Settled { looks, until };
+                if looks < until || !may_open || measured.answers == 0 {
                     return Step::Stay;
                 }
                 self.next_trial(now)
@@ -293,7 +297,8 @@ impl Choice {
     }
 
     fn settle(&mut self) {
-        self.stage = Stage::Settled { looks: 0 };
+        let more = self.roll() % (MORE_LOOKS_BETWEEN + 1);
+        self.stage = Stage::Settled { looks: 0, until: LOOKS_BETWEEN + more as u32 };
     }
 
     /// The way is not tried for a while, each time for longer.
