@@ -36,6 +36,10 @@ const FAR_WORSE: f64 = 1.5;
 /// A trial ends after so long, with calls or without.
 const LONGEST_TRIAL_NS: u64 = 50_000_000;
 
+/// Calls of a trial hang if none is answered in so many looks, and in so many times as long as calls took before.
+const HANGING_LOOKS: u32 = 4;
+const HANGING: f64 = 20.0;
+
 /// The pause after a trial that has gained nothing, at first and at most.
 const FIRST_PAUSE_NS: u64 = 20_000_000;
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
@@ -101,8 +105,8 @@ enum Stage {
     Settled { looks: u32, until: u32 },
     /// A lane is being opened.
     Opening { way: usize },
-    /// Calls go over a lane of this way since `begun`.
-    Trial { way: usize, begun: Instant, looks: u32, measured: Measured },
+    /// Calls go over a lane of this way since `begun`. In the last looks, so many of them, calls were under way and none was answered.
+    Trial { way: usize, begun: Instant, looks: u32, measured: Measured, unanswered: u32 },
 }
 
 /// The choice of one connection.
@@ -113,6 +117,8 @@ pub(super) struct Choice {
     stage: Stage,
     /// The running mean of the time per call at home.
     mean_ns: Option<f64>,
+    /// Measured at home since the last answer: calls may take longer than a look.
+    unanswered: Measured,
     /// That mean when the ways were last compared.
     compared_ns: Option<f64>,
     /// From then on a load that has changed counts again.
@@ -132,6 +138,7 @@ impl Choice {
             home,
             stage,
             mean_ns: None,
+            unanswered: Measured::default(),
             compared_ns: None,
             next_change: Instant::ZERO,
             change_pause_ns: FIRST_CHANGE_PAUSE_NS,
@@ -158,14 +165,16 @@ impl Choice {
     /// Decides what to do, by what was measured of the lane that new calls take. A further lane `may_open` now or not.
     pub(super) fn look(&mut self, measured: Measured, may_open: bool, now: Instant) -> Step {
         match self.stage {
-            Stage::Trial { way, begun, looks, measured: before } => {
+            Stage::Trial { way, begun, looks, measured: before, unanswered } => {
+                let waits = u32::from(measured.under_way_ns > 0);
+                let unanswered = if measured.answers > 0 { 0 } else { unanswered + waits };
                 let looks = looks + u32::from(measured.answers > 0);
                 // In the first, calls of the other lane may still have been under way.
                 let mut sum = before;
                 if looks > 1 {
                     sum.add(measured);
                 }
-                self.stage = Stage::Trial { way, begun, looks, measured: sum };
+                self.stage = Stage::Trial { way, begun, looks, measured: sum, unanswered };
                 self.judge(now)
             }
             Stage::Opening { .. } => {
@@ -185,7 +194,9 @@ impl Choice {
 
     /// Notes a look at home. Whether there were calls.
     fn note(&mut self, measured: Measured, now: Instant) -> bool {
-        let Some(latest) = measured.per_call_ns() else { return false };
+        self.unanswered.add(measured);
+        let Some(latest) = self.unanswered.per_call_ns() else { return false };
+        self.unanswered = Measured::default();
         let mean = self.mean_ns.map_or(latest, |mean| mean + FRESH * (latest - mean));
         self.mean_ns = Some(mean);
         let is_other_load =
@@ -217,7 +228,8 @@ impl Choice {
     /// The lane is open, and calls take it from now on.
     pub(super) fn moved(&mut self, now: Instant) {
         if let Stage::Opening { way } = self.stage {
-            self.stage = Stage::Trial { way, begun: now, looks: 0, measured: Measured::default() };
+            let measured = Measured::default();
+            self.stage = Stage::Trial { way, begun: now, looks: 0, measured, unanswered: 0 };
         }
     }
 
@@ -260,15 +272,27 @@ impl Choice {
     }
 
     fn judge(&mut self, now: Instant) -> Step {
-        let Stage::Trial { way, begun, looks, measured } = self.stage else { return Step::Stay };
+        let Stage::Trial { way, begun, looks, measured, unanswered } = self.stage else {
+            return Step::Stay;
+        };
         let before_ns = self.mean_ns.unwrap_or(f64::MAX);
+        let unanswered_ns = f64::from(unanswered) * LOOK_NS as f64;
+        if unanswered >= HANGING_LOOKS && unanswered_ns > HANGING * before_ns {
+            self.pause(way, now);
+            self.settle();
+            return Step::Return { before_ns, now_ns: None };
+        }
         let is_over = now >= begun.saturating_add_nanos(LONGEST_TRIAL_NS);
         let Some(now_ns) = measured.per_call_ns() else {
             if !is_over {
                 return Step::Stay;
             }
-            // There was nothing to measure: nothing is known of the way.
-            self.ways[way].next_trial = now.saturating_add_nanos(self.ways[way].pause_ns);
+            if unanswered > 0 {
+                self.pause(way, now);
+            } else {
+                // There was nothing to measure: nothing is known of the way.
+                self.ways[way].next_trial = now.saturating_add_nanos(self.ways[way].pause_ns);
+            }
             self.settle();
             return Step::Return { before_ns, now_ns: None };
         };
@@ -298,6 +322,7 @@ impl Choice {
 
     fn settle(&mut self) {
         let more = self.roll() % (MORE_LOOKS_BETWEEN + 1);
+        self.unanswered = Measured::default();
         self.stage = Stage::Settled { looks: 0, until: LOOKS_BETWEEN + more as u32 };
     }
 
@@ -340,9 +365,13 @@ mod tests {
         }
 
         fn look(&mut self, answers: u64, per_call_ns: impl Fn(usize) -> f64) -> Step {
-            self.now = self.now.saturating_add_nanos(LOOK_NS);
             let under_way_ns = (answers as f64 * per_call_ns(self.at)) as u64;
-            let step = self.choice.look(Measured { answers, under_way_ns }, true, self.now);
+            self.look_at(Measured { answers, under_way_ns })
+        }
+
+        fn look_at(&mut self, measured: Measured) -> Step {
+            self.now = self.now.saturating_add_nanos(LOOK_NS);
+            let step = self.choice.look(measured, true, self.now);
             match step {
                 Step::Stay => {}
                 Step::Try(way) => {
@@ -430,6 +459,45 @@ mod tests {
         let ended = (0..).find(|_| run.look(0, |_| 0.0) != Step::Stay).unwrap();
         assert!(run.now >= deadline && ended < 200);
         assert_eq!((run.at, run.choice.deadline()), (0, None));
+    }
+
+    #[test]
+    fn a_way_on_which_calls_hang_is_left_soon_and_tried_less_and_less() {
+        for answers_first in [0, 5] {
+            let mut run = Run::new(2, 7);
+            let (mut away, mut tried) = (0, 0);
+            for _ in 0..20_000 {
+                let waits = Measured { answers: 0, under_way_ns: 4 * LOOK_NS };
+                let hangs = run.at == 1 && away >= answers_first;
+                let step = match hangs {
+                    false => run.look(100, |_| 1000.0),
+                    true => run.look_at(waits),
+                };
+                tried += u32::from(matches!(step, Step::Try(_)));
+                away = if run.at == 1 { away + 1 } else { 0 };
+                assert!(away <= answers_first + HANGING_LOOKS);
+            }
+            assert_eq!(run.choice.home(), 0);
+            assert!((4..=12).contains(&tried), "tried {tried} times in 10 s");
+        }
+    }
+
+    #[test]
+    fn calls_that_take_longer_than_a_look_are_measured_and_do_not_hang() {
+        let mut run = Run::new(2, 7);
+        // One call at a time, of 5 ms, or of 4 where it takes less: most looks have no answer.
+        let look = |run: &mut Run, count: u64| {
+            let looks_per_call = if run.at == 0 { 10 } else { 8 };
+            let answers = u64::from(count.is_multiple_of(looks_per_call));
+            run.look_at(Measured { answers, under_way_ns: LOOK_NS })
+        };
+        let tried = (1..).find(|count| matches!(look(&mut run, *count), Step::Try(1))).unwrap();
+        let mean_ns = run.choice.mean_ns.unwrap();
+        assert!((4.9e6..5.1e6).contains(&mean_ns), "{mean_ns}");
+        let ends = |step| matches!(step, Step::Keep { .. } | Step::Return { .. });
+        let looks = (1..).find(|count| ends(look(&mut run, tried + *count))).unwrap();
+        assert!(looks > u64::from(MOST_LOOKS), "{looks}");
+        assert_eq!((run.choice.home(), run.moves), (1, 1));
     }
 
     #[test]

@@ -119,8 +119,11 @@ impl Hybrid {
                 }
             }
         }
-        if self.other.as_ref().is_some_and(|other| !other.is_kept && other.lane.is_unused()) {
-            self.other = None;
+        if let Some(Other { lane, is_kept: false }) = &mut self.other {
+            match lane.may_end(now) {
+                Ok(()) => self.other = None,
+                Err(at) => progress.next = progress.next.earlier(at),
+            }
         }
         if let Some(at) = self.choice.deadline() {
             progress.next = progress.next.earlier(PollAt::At(at));

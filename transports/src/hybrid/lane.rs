@@ -1,10 +1,14 @@
 //! One lane: a client's end of a backend, the requests that are under way over it, and how long they take.
 
 use farcall_core::error::TransportFailure;
-use farcall_core::time::{Instant, Progress};
+use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{ClientTransport, Message, ReplySink, SlotId};
 
 use super::choice::Measured;
+
+/// A lane that was left ends after so long without anybody who waits for a call, although the server has not answered what was given up:
+/// it may never do that.
+const LONGEST_UNAWAITED_NS: u64 = 1_000_000_000;
 
 /// One lane of a connection.
 pub(super) struct Lane {
@@ -12,6 +16,8 @@ pub(super) struct Lane {
     /// Which way it is.
     pub(super) way: usize,
     pub(super) requests: Requests,
+    /// It was left, and since then nobody waits for a call of it.
+    unawaited_since: Option<Instant>,
 }
 
 /// The requests of one lane that are under way. Those that were given up are the transport's alone.
@@ -35,7 +41,7 @@ impl Lane {
         let measured = Measured::default();
         let requests =
             Requests { posted, offset, under_way: 0, measured, measured_until: None, over: None };
-        Lane { transport, way, requests }
+        Lane { transport, way, requests, unawaited_since: None }
     }
 
     /// The first of the connection's slots that are this lane's.
@@ -56,6 +62,17 @@ impl Lane {
             requests.measure(now);
         }
         transport.poll(now, &mut LaneSink { sink, requests })
+    }
+
+    /// It was left, and may end now; or at which moment, unless something happens before.
+    pub(super) fn may_end(&mut self, now: Instant) -> Result<(), PollAt> {
+        if self.requests.under_way > 0 {
+            self.unawaited_since = None;
+            return Err(PollAt::OnEvent);
+        }
+        let since = *self.unawaited_since.get_or_insert(now);
+        let latest = since.saturating_add_nanos(LONGEST_UNAWAITED_NS);
+        if self.transport.is_unused() || now >= latest { Ok(()) } else { Err(PollAt::At(latest)) }
     }
 
     /// It has no request of anybody's.

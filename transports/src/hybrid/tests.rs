@@ -1,11 +1,14 @@
 //! A connection over lanes in the hands of a test.
 
+mod faults;
+
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
 use farcall_core::error::{
     Backpressure, ConnectError, FailureKind, ReserveError, TransportFailure,
 };
+use farcall_core::metrics::{MoveCounts, MoveEvent};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
     Armed, ClientTransport, Closing, Delivery, LaneReason, Limits, Message, ReplySink, SlotId,
@@ -195,14 +198,17 @@ struct Bench {
     opener: Opener,
     now: Instant,
     seen: Seen,
+    counts: Arc<MoveCounts>,
 }
 
 impl Bench {
     fn new() -> Bench {
         let (first, opener) = (Shared::new(), Opener::default());
         let fake = Box::new(Fake { shared: first.clone(), bytes: [0; 8] });
+        let counts = Arc::<MoveCounts>::default();
         let hybrid = Hybrid::new(fake, 0, Box::new(opener.clone()), WINDOW, 5);
-        Bench { hybrid, first, opener, now: Instant::ZERO, seen: Seen::default() }
+        let hybrid = hybrid.counting(Arc::clone(&counts));
+        Bench { hybrid, first, opener, now: Instant::ZERO, seen: Seen::default(), counts }
     }
 
     fn call(&mut self) -> SlotId {
