@@ -12,7 +12,8 @@ use farcall_core::transport::{
 
 use super::choice::{Choice, LOOK_NS, Step};
 use super::lane::Lane;
-use super::{OpenLane, Opening};
+use super::{OpenLane, Opening, planted};
+use crate::planted::{Bug, is_planted};
 
 /// A connection that moves among backends.
 ///
@@ -76,6 +77,12 @@ impl Hybrid {
         if (slot.index >= self.stride) == (self.current.offset() > 0) {
             return Some(&mut self.current);
         }
+        self.other_lane()
+    }
+
+    /// The lane that new calls do not take.
+    #[inline]
+    pub(super) fn other_lane(&mut self) -> Option<&mut Lane> {
         self.other.as_mut().map(|other| &mut other.lane)
     }
 
@@ -90,7 +97,8 @@ impl Hybrid {
     fn attend(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         let mut progress = Progress::IDLE;
         if let Some(other) = &mut self.other {
-            progress = other.lane.poll(now, sink);
+            let current = &mut self.current.requests;
+            progress = planted::poll_other(&mut other.lane, current, now, sink);
         }
         self.end_lost_lanes(now, sink);
         if self.is_told {
@@ -197,6 +205,7 @@ impl Hybrid {
                 if let Some(other) = &mut self.other {
                     std::mem::swap(&mut self.current, &mut other.lane);
                     self.current.requests.take_measured();
+                    planted::lose_credit(&mut self.current);
                 }
                 self.leave_other();
             }
@@ -224,6 +233,7 @@ impl Hybrid {
         let Some(way) = self.choice.opening() else { return };
         let offset = if self.current.offset() == 0 { self.stride } else { 0 };
         let lane = std::mem::replace(&mut self.current, Lane::new(transport, way, offset));
+        planted::lose_credit(&mut self.current);
         let [from, to] = [lane.way, way].map(|way| self.opener.ways()[way]);
         tracing::debug!(from, to, "calls try another backend");
         self.counts.count(MoveEvent::Tried);
@@ -277,6 +287,7 @@ impl ClientTransport for Hybrid {
         if self.current.requests.over.is_some() {
             return Err(ReserveError::Closed);
         }
+        self.post_again(front, body, delivery);
         let Lane { transport, requests, .. } = &mut self.current;
         let slot = transport.post_parts(front, body, delivery)?;
         requests.begin(slot);
@@ -306,6 +317,9 @@ impl ClientTransport for Hybrid {
 
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
+        if self.is_opening && is_planted(Bug::BlockingOpening) {
+            return self.attend(now, sink);
+        }
         let progress = self.current.poll(now, sink);
         if now < self.next_look && !self.is_moving() {
             return progress;

@@ -88,6 +88,12 @@ impl Requests {
         SlotId { index: slot.index + self.offset, ..slot }
     }
 
+    /// The request that is under way in this slot of the transport.
+    pub(super) fn under_way_at(&self, index: u32) -> Option<SlotId> {
+        let generation = self.posted.get(index as usize).copied().flatten()?;
+        Some(SlotId { index, generation })
+    }
+
     /// This request is under way.
     #[inline]
     pub(super) fn begin(&mut self, slot: SlotId) {

@@ -10,6 +10,7 @@
 mod choice;
 mod client;
 mod lane;
+mod planted;
 #[cfg(test)]
 mod tests;
 
