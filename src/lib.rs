@@ -40,6 +40,7 @@
 
 mod connect;
 pub mod info;
+pub mod mesh;
 pub mod ping;
 #[cfg(feature = "sim")]
 pub mod rack;
@@ -62,6 +63,7 @@ pub use farcall_core::{
 };
 pub use farcall_macros::{Grow, Shape, service};
 pub use farcall_transports::{Address, AddressBuilder, AddressError};
+pub use farcall_verbs::numa;
 
 #[cfg(feature = "tls")]
 pub mod tls;
@@ -115,6 +117,9 @@ mod documents {
 
     #[doc = include_str!("../book/src/concurrency.md")]
     struct Concurrency;
+
+    #[doc = include_str!("../book/src/threads-and-cores.md")]
+    struct ThreadsAndCores;
 
     #[doc = include_str!("../book/src/changing-services.md")]
     struct ChangingServices;

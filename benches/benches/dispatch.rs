@@ -159,6 +159,7 @@ impl Binding for Fed {
             halves: vec![BoundHalf { transports: vec![Box::new(feeder)], renewal: None }],
             acceptor: Box::new(NoClients),
             address: "fed".into(),
+            adviser: None,
         })
     }
 }

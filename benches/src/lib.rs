@@ -11,6 +11,8 @@ pub mod clock;
 pub mod compare;
 pub mod cores;
 pub mod echo;
+#[cfg(feature = "sim")]
+pub mod hybrid;
 pub mod idle;
 pub mod instructions;
 pub mod latency;

@@ -1,6 +1,8 @@
 //! `farcall-bench`: compares calls with the limit of the machine.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "sim")]
+mod hybrid_day;
 #[cfg(feature = "peers")]
 mod side_by_side;
 #[cfg(feature = "sim")]
@@ -42,7 +44,7 @@ enum Bench {
     Ablate(AblateOptions),
     /// Idle clients of one endpoint: their threads, and what they use of the processor
     Idle(IdleOptions),
-    /// Calls per second and processor time per call, by threads of the server and as many that call
+    /// Calls per second and processor time per call, by threads of the server, threads that call, and their connections
     Scaling(ScalingOptions),
     /// Short calls beside long ones on one server thread, with work stealing and without, alternating
     Stealing(StealingOptions),
@@ -52,6 +54,9 @@ enum Bench {
     /// Published figures, simulated
     #[cfg(feature = "sim")]
     Sim(simulate::Options),
+    /// A day on a simulated rack, over each backend and over connections that move among them
+    #[cfg(feature = "sim")]
+    Hybrid(hybrid_day::Options),
     /// Calls with both ends in one thread, for `cargo xtask instructions`
     #[command(hide = true)]
     Instructions(InstructionsOptions),
@@ -169,19 +174,25 @@ struct ScalingOptions {
     /// The backend under the stubs
     #[arg(long, default_value = "write_imm")]
     backend: String,
-    /// Threads of the server; as many call, and each has a core. By default 1, 2, 4 and so on, as far as there are cores
+    /// Threads of the server, each with a core. By default 1, 2, 4 and so on, as far as there are cores
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
+    /// Threads that call, each with a core: each of these with each of `--threads`. By default as many as the server has
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    callers: Vec<u16>,
     /// Connections of each thread that calls
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
-    connections: u16,
+    #[arg(long, value_delimiter = ',', default_value = "4", value_parser = clap::value_parser!(u16).range(1..))]
+    connections: Vec<u16>,
+    /// Lets threads share cores if there are more of them; such rows are marked, and say little about a larger machine
+    #[arg(long)]
+    share_cores: bool,
     /// Bytes of the argument, and of the result
     #[arg(long, default_value_t = 32)]
     size: usize,
     /// Calls that each connection keeps outstanding
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     window: u16,
-    /// Seconds for each number of threads
+    /// Seconds for each row
     #[arg(long, default_value = "3", value_parser = parse_seconds)]
     seconds: Duration,
     /// Prints one line of JSON
@@ -322,6 +333,8 @@ fn main() -> ExitCode {
         Bench::Ablate(options) => run_ablate(options),
         #[cfg(feature = "sim")]
         Bench::Sim(options) => simulate::run(&options),
+        #[cfg(feature = "sim")]
+        Bench::Hybrid(options) => hybrid_day::run(&options),
         Bench::Instructions(options) => run_instructions(options),
         Bench::Serve { address, core } => echo::serve(&address, core),
         Bench::ServeIdle { address, clients } => idle::serve(&address, clients),
@@ -388,15 +401,18 @@ fn run_idle(options: IdleOptions) -> Result<()> {
 }
 
 fn run_scaling(options: ScalingOptions) -> Result<()> {
+    let numbers = |given: Vec<u16>| given.into_iter().map(usize::from).collect();
     let threads = match options.threads {
         none if none.is_empty() => scaling::default_threads(),
-        threads => threads.into_iter().map(usize::from).collect(),
+        threads => numbers(threads),
     };
     let report = scaling::run(&scaling::Options {
         device: options.device,
         backend: options.backend,
         threads,
-        connections: options.connections.into(),
+        callers: numbers(options.callers),
+        connections: numbers(options.connections),
+        share_cores: options.share_cores,
         size: options.size,
         window: options.window.into(),
         time: options.seconds,

@@ -76,6 +76,33 @@ fn info_lists_devices_backends_and_limits() {
 }
 
 #[test]
+fn info_shows_the_cores_of_nodes_and_of_server_threads() {
+    let this = std::process::id();
+    let pinned = farcall::numa::Pinning::EachCore.cores(1).unwrap();
+    let builder = Server::builder().service(NothingServer::new(Idle)).pin(pinned.clone());
+    let server = builder.listen(fresh()).unwrap();
+    let (code, out, _) = run(&["info", "shm", "--json"]);
+    assert_eq!(code, Some(0));
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let servers = report["layout"]["servers"].as_array().unwrap();
+    let own = servers.iter().find(|it| it["pid"] == this).unwrap_or_else(|| panic!("{out}"));
+    let threads = own["threads"].as_array().unwrap();
+    // Other tests of this process serve, too; they do not pin.
+    let is_pinned = |it: &&serde_json::Value| it["cores"] == serde_json::json!(pinned);
+    assert!(threads.iter().any(|it| is_pinned(&it)), "{out}");
+    assert!(
+        threads.iter().all(|it| it["far"].as_array().unwrap().is_empty()),
+        "no RDMA device: {out}"
+    );
+    let (_, out, _) = run(&["info"]);
+    assert!(out.contains(&format!("server {this}")), "{out}");
+    if !farcall::numa::Layout::read().nodes().is_empty() {
+        assert!(out.contains("NUMA node 0"), "{out}");
+    }
+    server.shutdown();
+}
+
+#[test]
 fn an_unknown_device_is_an_error_that_lists_the_known_ones() {
     let (code, _, err) = run(&["info", "nosuch0"]);
     assert_eq!(code, Some(2));

@@ -7,6 +7,7 @@ use farcall_core::transport::{
     Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
 };
 use farcall_verbs::sim::Node;
+use std::ops::Range;
 
 /// What a call costs the cores of its two ends, in addition to what the device charges for posting and polling.
 ///
@@ -122,6 +123,10 @@ impl ReplySink for Answers<'_> {
 
     fn failed(&mut self, slot: SlotId, why: TransportFailure) {
         self.sink.failed(slot, why);
+    }
+
+    fn lane_lost(&mut self, slots: Range<u32>, why: TransportFailure) {
+        self.sink.lane_lost(slots, why);
     }
 
     fn closed(&mut self, why: TransportFailure) {

@@ -13,7 +13,7 @@ use farcall_transports::contract::{self, PendingClient, Placement, Stream};
 use farcall_transports::handshake::{
     Agreement, ClientHandshake, ClientStep, ServerHandshake, Welcome,
 };
-use farcall_transports::hybrid::{Hybrid, OpenLane, Opening};
+use farcall_transports::hybrid::{Hybrid, OpenLane, Opening, Ways};
 use farcall_verbs::sim::Node;
 
 use super::address::RackAddress;
@@ -177,9 +177,8 @@ impl Dialling {
         let (Some(id), Some((ways, home))) = (made.connection, self.ways.take()) else {
             return made;
         };
-        let most_slots = ways.iter().map(|way| way.config().window).max().unwrap_or(1);
         let opener = Opener {
-            names: ways.iter().map(|way| way.backend().name()).collect(),
+            among: bootstrap::ways_among(ways.iter().map(|way| (way.backend(), way.config()))),
             ways,
             network: Arc::clone(&self.network),
             from: self.from.clone(),
@@ -190,7 +189,7 @@ impl Dialling {
         };
         let (seed, moves) = (bootstrap::seed_of(&id), Arc::clone(&self.options.moves));
         let moving = |first| -> Box<dyn ClientTransport> {
-            Box::new(Hybrid::new(first, home, Box::new(opener), most_slots, seed).counting(moves))
+            Box::new(Hybrid::new(first, home, Box::new(opener), seed).counting(moves))
         };
         NewConnection { connection: None, ..made.with_layer(moving) }
     }
@@ -393,7 +392,7 @@ fn after(now: Instant, ns: u64) -> Instant {
 /// Opens further lanes in virtual time.
 struct Opener {
     ways: Vec<RackAddress>,
-    names: Vec<&'static str>,
+    among: Ways,
     network: Arc<Network>,
     from: NodeLife,
     service: &'static ServiceDescription,
@@ -403,8 +402,8 @@ struct Opener {
 }
 
 impl OpenLane for Opener {
-    fn ways(&self) -> &[&'static str] {
-        &self.names
+    fn ways(&self) -> &Ways {
+        &self.among
     }
 
     fn open(&mut self, way: usize, why: LaneReason) {

@@ -10,9 +10,10 @@ use farcall_core::site::Site;
 use farcall_core::time::{PollAt, Progress};
 use farcall_core::transport::{Acceptor, BindOptions, Binding, Bound, BoundHalf, ConnectionId};
 use farcall_transports::bootstrap::{
-    Admission, Follower, NewIds, ServerHalves, check_services, places,
+    Admission, Follower, NewIds, ServerHalves, adviser, check_services, places,
 };
 use farcall_transports::contract::SharedSlices;
+use farcall_transports::hybrid;
 use farcall_verbs::sim::{Actor, Next, Node, Turn};
 
 use super::address::RackAddress;
@@ -132,7 +133,9 @@ impl Binding for RackBinding<'_> {
             address: address.clone(),
             listening: Some(listening),
         };
-        Ok(Bound { halves, acceptor: Box::new(acceptor), address: text })
+        let moves = address.backend_name() == hybrid::NAME;
+        let adviser = moves.then(|| adviser(address.offered(), sites.len(), &text));
+        Ok(Bound { halves, acceptor: Box::new(acceptor), address: text, adviser })
     }
 }
 

@@ -4,6 +4,7 @@
 //! and never sleeps; the driver of its thread reads the clock and sleeps, at the thread's [`Site`](crate::site::Site).
 
 mod address;
+mod advice;
 mod client;
 mod connection;
 mod layer;
@@ -13,6 +14,8 @@ mod setup;
 mod tls;
 
 pub use address::{ParseAddress, ServerAddress, ToAddress};
+pub(crate) use advice::with_advice;
+pub use advice::{Adviser, ThreadLoad, advice_in};
 pub use client::{
     Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
 };

@@ -3,7 +3,7 @@
 use crate::compatibility::MethodMismatch;
 use crate::error::{Backpressure, GoneReason, RpcError, Waited};
 use crate::service::Answer;
-use crate::transport::Message;
+use crate::transport::{Message, with_advice};
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -137,10 +137,16 @@ impl Status {
     /// Writes the response header into the first bytes of a reply that was reserved with room for it.
     #[inline]
     pub(crate) fn write(self, reply: &mut [u8]) {
-        reply[..HEADER_BYTES].copy_from_slice(&self.alone());
+        self.write_with(0, reply);
     }
 
-    /// A whole response without a body.
+    /// The same, with what the server advises.
+    #[inline]
+    pub(crate) fn write_with(self, advice: u8, reply: &mut [u8]) {
+        reply[..HEADER_BYTES].copy_from_slice(&with_advice(self as u8, advice).to_le_bytes());
+    }
+
+    /// A whole response without a body, and without advice.
     #[inline]
     pub(crate) fn alone(self) -> [u8; HEADER_BYTES] {
         (self as u64).to_le_bytes()

@@ -5,6 +5,7 @@ use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
     Body, ClientLayer, ClientTransport, Delivery, Message, ReplySink, SlotId, post_copied_request,
 };
+use std::ops::Range;
 
 use crate::mutation::Mutation;
 
@@ -115,6 +116,10 @@ impl ReplySink for RedirectedReplies<'_> {
 
     fn failed(&mut self, slot: SlotId, why: TransportFailure) {
         self.sink.failed(slot, why);
+    }
+
+    fn lane_lost(&mut self, slots: Range<u32>, why: TransportFailure) {
+        self.sink.lane_lost(slots, why);
     }
 
     fn closed(&mut self, why: TransportFailure) {

@@ -65,6 +65,10 @@ impl Memory {
             fn failed(&mut self, _: SlotId, why: TransportFailure) {
                 panic!("the request failed: {why}");
             }
+            fn lane_lost(&mut self, _: std::ops::Range<u32>, _: TransportFailure) {
+                panic!("it has one lane");
+            }
+
             fn closed(&mut self, why: TransportFailure) {
                 panic!("the connection is over: {why}");
             }
@@ -148,6 +152,7 @@ impl Binding for Memory {
             halves: vec![BoundHalf { transports: vec![Box::new(server)], renewal: None }],
             acceptor: Box::new(NoAcceptor),
             address: "memory".into(),
+            adviser: None,
         })
     }
 }

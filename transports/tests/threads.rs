@@ -193,6 +193,10 @@ impl ReplySink for Inbox {
     fn failed(&mut self, _: SlotId, why: TransportFailure) {
         panic!("{why}");
     }
+    fn lane_lost(&mut self, _: std::ops::Range<u32>, _: TransportFailure) {
+        panic!("it has one lane");
+    }
+
     fn closed(&mut self, why: TransportFailure) {
         self.closed = Some(why);
     }

@@ -110,6 +110,9 @@ pub struct Capabilities {
     pub wait: bool,
     /// A remote WRITE or atomic can make an event for a sleeper: see [`SharedRegion::watch`](crate::SharedRegion::watch).
     pub write_events: bool,
+    /// One queue pair can reach any number of targets, each connected on the fly: see
+    /// [`QueuePair::connect_dynamically`](crate::QueuePair::connect_dynamically).
+    pub dynamic_connections: bool,
     /// Peers are connected by a network whose queues many senders may fill. Without one, a message is only
     /// delayed by a busy peer.
     pub network: bool,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::dispatch::{self, on_device};
 #[cfg(feature = "faults")]
 use crate::faults::{FaultInjector, Layer};
+use crate::numa::{Layout, PreferredNode};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
     Endpoint, MemoryWindow, OpenError, OpenOptions, PeerRefusal, PersistentRegion, PortInfo,
@@ -23,6 +24,7 @@ static NEXT_PD: AtomicU32 = AtomicU32::new(1);
 #[derive(Clone, Debug)]
 pub struct Device {
     context: dispatch::Context,
+    numa_node: Option<usize>,
     #[cfg(feature = "faults")]
     faults: Option<Arc<Layer>>,
 }
@@ -57,12 +59,15 @@ impl Device {
     /// # Errors
     /// If there is no such device, port or address, or the device cannot be opened.
     pub fn open_with(name: &str, options: &OpenOptions) -> Result<Device, OpenError> {
-        Ok(Device::of(dispatch::Context::open(name, options)?))
+        let node = numa_node_to_prefer(name);
+        let _near = PreferredNode::of(node);
+        Ok(Device { numa_node: node, ..Device::of(dispatch::Context::open(name, options)?) })
     }
 
     pub(crate) fn of(context: dispatch::Context) -> Device {
         Device {
             context,
+            numa_node: None,
             #[cfg(feature = "faults")]
             faults: None,
         }
@@ -75,7 +80,7 @@ impl Device {
     #[cfg(feature = "faults")]
     pub fn with_faults(&self, injector: Arc<dyn FaultInjector>) -> Device {
         let faults = Some(Layer::around(injector, self.faults.as_deref()));
-        Device { context: self.context.clone(), faults }
+        Device { context: self.context.clone(), numa_node: self.numa_node, faults }
     }
 
     /// Lists the available devices.
@@ -162,6 +167,7 @@ impl Device {
         let number = NEXT_PD.fetch_add(1, Ordering::Relaxed);
         Ok(ProtectionDomain {
             domain: self.context.alloc_pd(number, for_one_qp)?,
+            numa_node: self.numa_node,
             #[cfg(feature = "faults")]
             faults: self.faults.clone(),
         })
@@ -186,11 +192,17 @@ impl Device {
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
         within("completion queue capacity", capacity, self.caps().max_cqe)?;
+        let _near = PreferredNode::of(self.numa_node);
         let queue = CompletionQueue::new(&self.context, capacity, channel)?;
         #[cfg(feature = "faults")]
         let queue = queue.with_faults(self.faults.as_ref());
         Ok(queue)
     }
+}
+
+/// The node on which to place what a device allocates; none where all memory is equally far.
+fn numa_node_to_prefer(device: &str) -> Option<usize> {
+    Layout::node_of_device(device).filter(|_| Layout::read().has_several())
 }
 
 /// Checks that a requested amount is within the device's range.
@@ -202,6 +214,7 @@ fn within(what: &'static str, asked: usize, max: usize) -> Result<(), VerbsError
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     domain: dispatch::Domain,
+    numa_node: Option<usize>,
     #[cfg(feature = "faults")]
     faults: Option<Arc<Layer>>,
 }
@@ -213,12 +226,18 @@ impl ProtectionDomain {
         self.domain.caps()
     }
 
+    /// Has what is allocated until this is dropped come from the device's node.
+    fn near_device(&self) -> PreferredNode {
+        PreferredNode::of(self.numa_node)
+    }
+
     /// Allocates memory that no peer can access.
     ///
     /// # Errors
     /// If the length is out of range or the memory cannot be registered.
     pub fn alloc_private(&self, len: usize) -> Result<PrivateRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
+        let _near = self.near_device();
         self.domain.private(len).map(PrivateRegion::new)
     }
 
@@ -229,6 +248,7 @@ impl ProtectionDomain {
     /// If the length is out of range or the memory cannot be registered.
     pub fn alloc_private_on_demand(&self, len: usize) -> Result<PrivateRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
+        let _near = self.near_device();
         self.domain.private_on_demand(len).map(PrivateRegion::new)
     }
 
@@ -240,6 +260,7 @@ impl ProtectionDomain {
     /// If the length is out of range or the memory cannot be registered.
     pub fn alloc_published(&self, len: usize) -> Result<PrivateRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
+        let _near = self.near_device();
         self.domain.register(len, Access::REMOTE_READ).map(PrivateRegion::new)
     }
 
@@ -249,6 +270,7 @@ impl ProtectionDomain {
     /// If the length is out of range or the memory cannot be registered.
     pub fn alloc_shared(&self, len: usize, access: Access) -> Result<SharedRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
+        let _near = self.near_device();
         self.domain.register(len, access).map(SharedRegion::new)
     }
 
@@ -263,6 +285,7 @@ impl ProtectionDomain {
         access: Access,
     ) -> Result<SharedRegion, VerbsError> {
         within("region length", len, MAX_REGION_BYTES)?;
+        let _near = self.near_device();
         self.domain.register_on_demand(len, access).map(SharedRegion::new)
     }
 
@@ -282,6 +305,7 @@ impl ProtectionDomain {
             return Err(VerbsError::Unsupported("persistent memory"));
         }
         within("region length", len, MAX_REGION_BYTES)?;
+        let _near = self.near_device();
         let (region, persistence) = self.domain.open_persistent(name, len, access)?;
         Ok(PersistentRegion::new(SharedRegion::new(region), persistence))
     }
@@ -303,6 +327,7 @@ impl ProtectionDomain {
     /// If `max_wr` is out of range or the device refuses.
     pub fn create_srq(&self, max_wr: usize) -> Result<SharedReceiveQueue, VerbsError> {
         within("max_wr of a shared receive queue", max_wr, self.domain.caps().max_recv_wr)?;
+        let _near = self.near_device();
         self.domain.create_srq(max_wr).map(SharedReceiveQueue::new)
     }
 
@@ -314,6 +339,7 @@ impl ProtectionDomain {
         let caps = self.domain.caps();
         within("max_send_wr", config.max_send_wr, caps.max_send_wr)?;
         within("max_recv_wr", config.max_recv_wr, caps.max_recv_wr)?;
+        let _near = self.near_device();
         #[cfg(feature = "faults")]
         if let Some(layer) = &self.faults {
             let qp = crate::faults::QueuePair::create(layer, &self.domain, config)?;

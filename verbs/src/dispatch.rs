@@ -532,6 +532,41 @@ impl QueuePair {
         }
     }
 
+    pub(crate) fn connect_dynamically(
+        &mut self,
+        target: &Address,
+        key: u64,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        match (self, target) {
+            #[cfg(feature = "sim")]
+            (QueuePair::Sim(qp), Address::Sim(target)) => {
+                qp.connect_dynamically(target, key, options)
+            }
+            #[cfg(feature = "sim")]
+            (QueuePair::Sim(_), _) => Err(OTHER_KIND),
+            #[cfg(feature = "faults")]
+            (QueuePair::Faulty(_), _) => Err(NO_FAULTS),
+            _ => {
+                let _ = (key, options);
+                Err(ConnectError::NotDynamic)
+            }
+        }
+    }
+
+    pub(crate) fn accept_dynamically(&mut self, key: u64) -> Result<(), ConnectError> {
+        match self {
+            #[cfg(feature = "sim")]
+            QueuePair::Sim(qp) => qp.accept_dynamically(key),
+            #[cfg(feature = "faults")]
+            QueuePair::Faulty(_) => Err(NO_FAULTS),
+            _ => {
+                let _ = key;
+                Err(ConnectError::NotDynamic)
+            }
+        }
+    }
+
     pub(crate) fn address(&self) -> Address {
         match self {
             QueuePair::Shm(qp) => Address::Shm(qp.endpoint()),
@@ -552,6 +587,12 @@ pub(crate) fn rdma_support() -> Result<(), String> {
     #[cfg(not(feature = "ibverbs"))]
     Err("this program was built without them; build it with `--features ibverbs`".to_owned())
 }
+
+/// What an injector holds back would go to the target that was named meanwhile.
+#[cfg(feature = "faults")]
+const NO_FAULTS: ConnectError = ConnectError::Refused(
+    "an injector of faults around the device does not follow changing targets; use the device without",
+);
 
 #[cfg(any(feature = "ibverbs", feature = "sim"))]
 const OTHER_KIND: ConnectError =

@@ -185,6 +185,11 @@ pub enum ConnectError {
     /// The operation does not exist for this type of queue pair.
     #[error("a queue pair of type {0:?} is not connected this way")]
     Type(QpType),
+    /// The device has no dynamic connections.
+    #[error(
+        "this device connects each queue pair to one peer; dynamic connections need one whose `caps().dynamic_connections` is true"
+    )]
+    NotDynamic,
     /// The endpoint belongs to another kind of device, or to a queue pair of another type.
     #[error("the peer's endpoint does not match: {0}")]
     Mismatch(&'static str),

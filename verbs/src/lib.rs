@@ -26,6 +26,7 @@ pub mod faults;
 #[cfg(feature = "ibverbs")]
 mod ibv;
 mod memory;
+pub mod numa;
 mod open_options;
 mod peer_credentials;
 mod peer_refusal;

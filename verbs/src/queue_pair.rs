@@ -212,6 +212,35 @@ impl QueuePair {
         self.qp.connect(peer.address(), options)
     }
 
+    /// Makes an RC queue pair reach this target with what is posted from now on, instead of [`connect`](Self::connect). It may be called
+    /// again at any time, for another target.
+    ///
+    /// The device connects when a work request is for another target than the one before, which takes it a round trip, and two packets to
+    /// disconnect and connect. Work requests are executed in the order in which they were posted, those for one target after
+    /// another's. The target must have this key. If it has not, or cannot be reached, the queue pair breaks. Options count the first time.
+    ///
+    /// # Errors
+    /// The device has no [dynamic connections](crate::Capabilities::dynamic_connections), or the queue pair is not RC, not in state
+    /// Init, connected to one peer, or a target itself.
+    pub fn connect_dynamically(
+        &mut self,
+        target: &Endpoint,
+        key: u64,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        self.qp.connect_dynamically(target.address(), key, options)
+    }
+
+    /// Makes an RC queue pair a target of dynamic connections, instead of [`connect`](Self::connect): any number of initiators with this
+    /// key may reach it. It sends nothing itself. SENDs to it need a shared receive queue.
+    ///
+    /// # Errors
+    /// The device has no [dynamic connections](crate::Capabilities::dynamic_connections), or the queue pair is not RC or not in state
+    /// Init.
+    pub fn accept_dynamically(&mut self, key: u64) -> Result<(), ConnectError> {
+        self.qp.accept_dynamically(key)
+    }
+
     /// Makes a UD queue pair ready to send, and to receive datagrams that carry `qkey`.
     ///
     /// # Errors

@@ -110,12 +110,12 @@ fn first_seed_of_commit() -> Option<u32> {
     u32::from_str_radix(hash.get(..8)?, 16).ok()
 }
 
-/// Simulates published figures, and checks that the book shows them. Optimized, as they are millions of
+/// Simulates published figures, checks that the book shows them, and spends a day with connections that move. Optimized, as they are millions of
 /// messages, and built together with the programs of the step rdma.
 pub(crate) fn figures() -> Result<()> {
     let mut test = cargo();
     test.arg("test").args(rdma_vm::selection(Profile::Vm));
-    run::run(test.args(["--test", "figures"]))
+    run::run(test.args(["--test", "figures", "--test", "day"]))
 }
 
 pub(crate) fn deny() -> Result<()> {

@@ -20,6 +20,7 @@ use farcall_core::server::ServerThread;
 use farcall_core::site::{Clock, Site};
 use farcall_core::time::Instant;
 use farcall_core::transport::Binding;
+use farcall_transports::hybrid::NAME as HYBRID;
 use farcall_transports::{Address, registry, runs_on_stream};
 use farcall_verbs::Device;
 
@@ -35,6 +36,14 @@ const WARMING_CALLS: usize = 4096;
 
 /// What a round takes on the driver's clock. It is not the device's: on that, timers would fire in one run and not in another.
 const ROUND: Duration = Duration::from_micros(1);
+
+/// What a connection that moves among backends does before the calls that count, and how long its rounds are: it has tried the others by
+/// then, and seldom tries one again.
+const WARMINGS_OF_HYBRID: usize = 16;
+const WARMING_ROUND_OF_HYBRID: Duration = Duration::from_micros(10);
+
+/// In between, the thread that dials another backend runs: under a profiler, one thread runs at a time.
+const TIME_TO_DIAL: Duration = Duration::from_millis(20);
 
 /// Rounds in which no answer comes, after which none is expected any more: a second on the driver's clock. The first datagrams
 /// are lost until the device's own threads have connected both ends.
@@ -82,11 +91,11 @@ impl Client {
     }
 }
 
-/// Every backend that runs on a device, with every window, and the other clients with one backend. Most instructions of the
-/// other backends are the kernel's, which are not counted.
+/// Every backend that runs on a device, and a connection that moves among them, with every window; and the other clients with one backend.
+/// Most instructions of the other backends are the kernel's, which are not counted.
 pub fn cases() -> Vec<Case> {
     let on_device = registry::ALL.iter().filter(|backend| !runs_on_stream(**backend));
-    let names = on_device.map(|backend| backend.name());
+    let names = on_device.map(|backend| backend.name()).chain([HYBRID]);
     let case = |client, backend: &str, window| Case { client, backend: backend.to_owned(), window };
     let polling =
         names.flat_map(|backend| WINDOWS.map(|window| case(Client::Poll, backend, window)));
@@ -114,17 +123,32 @@ pub fn run(case: &Case, calls: usize) -> Result<()> {
     let id = process::id();
     // Under a profiler on a busy machine, calls take so long that `rfp` would have its responses sent.
     let fixed = if backend == "rfp" { "&responses=fetched" } else { "" };
-    let address =
-        format!("shm://farcall-instructions-{id}?backend={backend}&window={slots}{fixed}");
-    let vacant = format!("shm://farcall-instructions-{id}-vacant?backend={BACKEND_OF_VACANT}");
+    let name = format!("farcall-instructions-{id}");
+    let address = format!("shm://{name}?backend={backend}&window={slots}{fixed}");
+    // A connection of hybrid tries `rfp`, which the server does not offer: what is counted is a call of one that has moved nowhere.
+    let dialled = match backend == HYBRID {
+        true => format!("{address}&exclude=datagram,send_recv,scale"),
+        false => address.clone(),
+    };
+    let address = if backend == HYBRID { format!("{address}&exclude=rfp") } else { address };
+    let vacant = format!("shm://{name}-vacant?backend={BACKEND_OF_VACANT}");
+    let (warmings, round) = match backend == HYBRID {
+        true => (WARMINGS_OF_HYBRID, WARMING_ROUND_OF_HYBRID),
+        false => (1, ROUND),
+    };
     let server = match client {
-        Client::Vacant => OwnServer::listen(&[&address, &vacant])?,
-        _ => OwnServer::listen(&[&address])?,
+        Client::Vacant => OwnServer::listen(&[&address, &vacant], round)?,
+        _ => OwnServer::listen(&[&address], round)?,
     };
     match client {
         Client::Poll | Client::Vacant => {
-            let mut polling = Polling::connect(&address, server, *window)?;
+            let mut polling = Polling::connect(&dialled, server, *window)?;
             polling.calls(WARMING_CALLS)?;
+            for _ in 1..warmings {
+                thread::sleep(TIME_TO_DIAL);
+                polling.calls(WARMING_CALLS)?;
+            }
+            polling.server.round = ROUND;
             count_these(|| polling.calls(calls))
         }
         Client::Wait => {
@@ -152,6 +176,7 @@ struct OwnServer {
     _server: DrivenServer,
     thread: ServerThread,
     now: Instant,
+    round: Duration,
     clock: Arc<RoundClock>,
 }
 
@@ -166,7 +191,7 @@ impl Clock for RoundClock {
 }
 
 impl OwnServer {
-    fn listen(addresses: &[&str]) -> Result<Self> {
+    fn listen(addresses: &[&str], round: Duration) -> Result<Self> {
         let parsed: Vec<Address> =
             addresses.iter().map(|address| address.parse()).collect::<Result<_, _>>()?;
         let bindings: Vec<_> = parsed.iter().map(|address| address as &dyn Binding).collect();
@@ -178,13 +203,13 @@ impl OwnServer {
             .assemble(&bindings, vec![Site::with_clock(Arc::clone(&clock) as Arc<dyn Clock>)])
             .with_context(|| format!("cannot listen at {}", addresses.join(" and ")))?;
         let thread = threads.pop().context("a server without a thread")?;
-        Ok(Self { _server: server, thread, now, clock })
+        Ok(Self { _server: server, thread, now, round, clock })
     }
 
     /// Begins another round.
     #[inline]
     fn begin_round(&mut self) {
-        self.now += ROUND;
+        self.now += self.round;
         self.clock.0.store(self.now.as_nanos(), Ordering::Relaxed);
     }
 

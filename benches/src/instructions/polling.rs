@@ -12,7 +12,7 @@ use crate::echo::shape::Pending;
 /// A connection's two ends.
 pub(super) struct Polling {
     client: EchoPollClient,
-    server: OwnServer,
+    pub(super) server: OwnServer,
     window: usize,
     /// Oldest first.
     outstanding: VecDeque<Pending<[u8; 32]>>,

@@ -5,6 +5,7 @@ pub mod book;
 mod bursts;
 mod connectx5;
 mod datagram;
+mod dct;
 mod echo;
 mod fasst;
 pub mod figure;
@@ -14,6 +15,7 @@ mod herd_calls;
 mod kalia;
 mod latency;
 pub mod measured;
+mod mesh_plans;
 pub mod picture;
 mod raw_write;
 mod rfp;
@@ -49,6 +51,11 @@ pub fn figures() -> Vec<Figure> {
 
 /// All studies of our own backends, in the order of the book.
 pub fn studies() -> Vec<Study> {
-    let groups = [backends::studies(), scale_studies::studies(), datagram::studies()];
+    let groups = [
+        backends::studies(),
+        vec![mesh_plans::study(), dct::study()],
+        scale_studies::studies(),
+        datagram::studies(),
+    ];
     groups.into_iter().flatten().collect()
 }

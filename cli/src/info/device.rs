@@ -88,6 +88,8 @@ pub(super) struct CapabilitySummary {
     pub(super) flush: bool,
     pub(super) persistent_memory: bool,
     pub(super) wait: bool,
+    /// One queue pair reaches any target.
+    pub(super) dynamic_connections: bool,
     /// Lower addresses of a WRITE land first.
     pub(super) writes_in_order: bool,
     /// A completion means that the peer's CPUs see the data.
@@ -189,6 +191,7 @@ fn abilities(caps: &Capabilities) -> CapabilitySummary {
         flush: caps.flush,
         persistent_memory: caps.persistent_memory,
         wait: caps.wait,
+        dynamic_connections: caps.dynamic_connections,
         writes_in_order: caps.write_order == WriteOrder::LeftToRight,
         completion_means_visible: caps.visibility == Visibility::CompletionMeansVisible,
     }

@@ -2,6 +2,7 @@
 //! limits; or a running server.
 
 mod device;
+mod layout;
 mod server;
 mod system;
 mod text;
@@ -36,6 +37,8 @@ struct Report {
     /// Backends that need no device, at tcp:// addresses.
     without_device: Vec<device::Backend>,
     system: system::System,
+    /// NUMA nodes, and what is on which.
+    layout: layout::Layout,
     /// Possible problems with RDMA, and how to fix them.
     hints: Vec<String>,
 }
@@ -51,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         version: env!("CARGO_PKG_VERSION"),
         ibverbs: cfg!(feature = "ibverbs"),
         hints: system.hints(farcall_verbs::Device::rdma_support().err(), &devices),
+        layout: layout::Layout::look(&devices),
         devices,
         without_device: device::backends_without_device(),
         system,

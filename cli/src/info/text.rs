@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::Report;
 use super::device::{CapabilitySummary, Device, Gid, Port};
+use super::layout;
 use super::system::System;
 
 /// Writes the report.
@@ -19,6 +20,7 @@ pub(super) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
         row(out, &format!("backend {}", backend.name), "runs")?;
     }
     write_system(out, &report.system)?;
+    layout::write(out, &report.layout)?;
     if !report.hints.is_empty() {
         writeln!(out, "\nhints")?;
     }
@@ -99,6 +101,7 @@ fn write_abilities(out: &mut impl Write, can: &CapabilitySummary) -> io::Result<
         (can.wait, "completion channels"),
         (can.persistent_memory, "persistent memory"),
         (can.flush, "flush to persistence"),
+        (can.dynamic_connections, "dynamic connections"),
     ] {
         more.push(if has { what.to_owned() } else { format!("no {what}") });
     }

@@ -10,6 +10,7 @@ use crate::metrics::{MethodTable, ThreadCounters};
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
 use crate::wire;
+use core::ops::Range;
 use core::task::Waker;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -524,13 +525,13 @@ impl Driver {
         Some(job)
     }
 
-    fn fail_in_flight(&mut self, why: TransportFailure) {
-        for index in 0..self.in_flight.len() {
+    fn fail_in_flight(&mut self, slots: Range<u32>, why: TransportFailure) {
+        for index in slots.start as usize..self.in_flight.len().min(slots.end as usize) {
             if let Some(job) = self.in_flight[index].take() {
+                self.in_flight_count -= 1;
                 self.end(job, Outcome::Failed(why.into()));
             }
         }
-        self.in_flight_count = 0;
     }
 }
 
@@ -553,13 +554,18 @@ impl ReplySink for Driver {
     }
 
     #[cold]
+    fn lane_lost(&mut self, slots: Range<u32>, why: TransportFailure) {
+        self.fail_in_flight(slots, why);
+    }
+
+    #[cold]
     fn closed(&mut self, why: TransportFailure) {
         if self.lost.is_none() {
             self.outage = GoneReason::of(why.kind);
         }
         self.lost.get_or_insert(why);
         self.compatibility = None;
-        self.fail_in_flight(why);
+        self.fail_in_flight(0..u32::MAX, why);
     }
 }
 
@@ -567,7 +573,7 @@ impl Drop for Driver {
     /// No caller waits for ever, however the channel ends.
     fn drop(&mut self) {
         self.own = 0;
-        self.fail_in_flight(TransportFailure::new(FailureKind::Closed, true));
+        self.fail_in_flight(0..u32::MAX, TransportFailure::new(FailureKind::Closed, true));
         self.fail_waiting(&RpcError::not_sent(self.outage.clone()));
         self.shared.die();
         wake_all(&mut self.woken);

@@ -72,6 +72,13 @@ impl ChannelOptions {
         self
     }
 
+    /// Has this thread of the server serve the channel, by its number from 0: see [`DialOptions::thread`]. Default: the server takes its threads
+    /// in rotation.
+    pub fn server_thread(mut self, thread: u16) -> Self {
+        self.dial.thread = Some(thread);
+        self
+    }
+
     /// Has the channel carry calls of this service, too: [`ServiceClient::on`](crate::ServiceClient::on) makes a client of it. The calls
     /// of all share the window and the client's quota. Default: only the service that the channel is made for.
     pub fn also(mut self, service: &'static ServiceDescription) -> Self {

@@ -10,6 +10,7 @@ use crate::transport::{ClientTransport, Message, ReplySink, SlotId};
 use crate::wire;
 use bytes::Bytes;
 use core::any::Any;
+use core::ops::Range;
 use std::sync::Arc;
 
 /// In the table of slots: no call.
@@ -327,6 +328,14 @@ impl ReplySink for Calls {
     fn failed(&mut self, slot: SlotId, why: TransportFailure) {
         if let Some(entry) = self.owner(slot) {
             entry.state = State::Failed(why.into());
+        }
+    }
+
+    #[cold]
+    fn lane_lost(&mut self, slots: Range<u32>, why: TransportFailure) {
+        for index in slots.start..slots.end.min(self.by_slot.len() as u32) {
+            let generation = self.by_slot[index as usize].generation;
+            self.failed(SlotId { index, generation }, why);
         }
     }
 

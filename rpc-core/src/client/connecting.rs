@@ -58,6 +58,12 @@ impl<C: PollClient> PollConnecting<C> {
         self.with(|options| options.share(share))
     }
 
+    /// Has this thread of the server serve the client, by its number from 0: see [`ConnectionOptions::server_thread`]. Default: the server takes
+    /// its threads in rotation.
+    pub fn server_thread(self, thread: u16) -> Self {
+        self.with(|options| options.server_thread(thread))
+    }
+
     /// Proves to the server who this client is: see [`ConnectionOptions::key`]. Default: no key.
     pub fn key(self, key: Key) -> Self {
         self.with(|options| options.key(key))

@@ -16,6 +16,7 @@ use crate::transport::{
 };
 use crate::wire::{self, HEADER_BYTES, PARTS_FROM_BYTES, RequestHeader, SHARED_FROM_BYTES};
 use core::any::Any;
+use core::ops::Range;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -568,6 +569,14 @@ impl<M: Method> ReplySink for Awaited<'_, M> {
         } else {
             self.calls.failed(slot, why);
         }
+    }
+
+    #[cold]
+    fn lane_lost(&mut self, slots: Range<u32>, why: TransportFailure) {
+        if slots.contains(&self.slot.index) && matches!(self.ended, Ended::Not) {
+            self.read(Answer::Failed(why.into()));
+        }
+        self.calls.lane_lost(slots, why);
     }
 
     #[cold]

@@ -69,6 +69,13 @@ impl ConnectionOptions {
         self
     }
 
+    /// Has this thread of the server serve the connection, by its number from 0: see [`DialOptions::thread`]. Default: the server takes its threads
+    /// in rotation.
+    pub fn server_thread(mut self, thread: u16) -> Self {
+        self.dial.thread = Some(thread);
+        self
+    }
+
     /// The site of the thread that will use the connection. Default: a site for this connection alone.
     ///
     /// The connections of one thread should have the same one: the thread sleeps for all of them at once, and their

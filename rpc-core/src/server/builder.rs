@@ -1,5 +1,6 @@
 //! The builder of servers.
 
+use super::advising::Advising;
 use super::control::Control;
 use super::driven::{DrivenServer, Listeners};
 use super::quota::{ClientQuota, SharedAccounts};
@@ -401,14 +402,23 @@ impl ServerBuilder {
                 stealing: stealing.clone(),
                 accounts: accounts.clone(),
                 connections: Arc::new(Connections::new(site)),
+                advising: None,
             });
         }
         for one in bound {
+            let first_way = threads.first().map_or(0, |thread| thread.transports.len());
+            let ways = first_way..first_way + one.halves.len();
             for BoundHalf { transports, renewal } in one.halves {
                 assert_eq!(transports.len(), sites.len(), "a binding has one transport per site");
                 for (thread, transport) in threads.iter_mut().zip(transports) {
                     thread.transports.push(transport);
                     thread.renewals.push(renewal.clone());
+                }
+            }
+            if let Some(adviser) = one.adviser {
+                for thread in &mut threads {
+                    let own = || Advising::new(adviser.clone(), thread.index, ways.clone());
+                    thread.advising.get_or_insert_with(own);
                 }
             }
             listeners.acceptors.push(one.acceptor);

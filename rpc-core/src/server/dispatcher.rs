@@ -1,5 +1,6 @@
 //! The work of one server thread, as a state machine: time and transports are arguments.
 
+use super::advising::Advising;
 use super::backlog::{Backlog, Waiting};
 use super::call_index::Cancel;
 use super::clients::ClientKey;
@@ -45,6 +46,10 @@ pub(super) struct Dispatcher {
     polls: u32,
     /// Gives requests to idle threads, if the server's threads steal.
     giver: Option<Giver>,
+    /// Calls over each transport, if there are several.
+    calls: Vec<u64>,
+    /// Says which way clients are to take, if the server has several.
+    advising: Option<Advising>,
 }
 
 /// The services of a thread, and which methods they have.
@@ -82,7 +87,13 @@ impl Dispatcher {
         let run_times = RunTimes::new(unknown_row as usize);
         let services = Services { instances, methods, unknown_row, refusing, run_times };
         let (occupied, backlog) = (Occupied::default(), Backlog::default());
-        Dispatcher { services, turn, executor, occupied, backlog, polls: 0, giver }
+        let (calls, advising) = (Vec::new(), None);
+        Dispatcher { services, turn, executor, occupied, backlog, polls: 0, giver, calls, advising }
+    }
+
+    /// Advises clients from now on.
+    pub(super) fn advise_by(&mut self, advising: Option<Advising>) {
+        self.advising = advising;
     }
 
     /// There is work for a turn that no transport announces.
@@ -135,9 +146,21 @@ impl Dispatcher {
             }
             progress.next = progress.next.earlier(self.poll_at());
         } else {
-            transports.iter_mut().for_each(|transport| transport.flush());
+            self.flush(transports);
         }
         progress
+    }
+
+    /// Sends what the turn has answered. Transports that were not polled have no clients whom to answer.
+    #[inline]
+    fn flush(&self, transports: &mut [Box<dyn ServerTransport>]) {
+        match transports {
+            [only] => only.flush(),
+            several => {
+                let polled = self.occupied.polled();
+                polled.iter().for_each(|number| several[*number as usize].flush());
+            }
+        }
     }
 
     /// Polls those transports that have clients, and the others now and then.
@@ -145,18 +168,48 @@ impl Dispatcher {
         &mut self,
         transports: &mut [Box<dyn ServerTransport>],
     ) -> Progress {
-        let looks_at_all = self.occupied.begin_turn();
+        if self.occupied.is_to_look(self.turn.now) {
+            return self.look_at_all::<STEALS, METERED>(transports);
+        }
+        if let [only] = self.occupied.polled() {
+            let only = *only;
+            return self.poll_counted::<STEALS, METERED>(only, &mut *transports[only as usize]);
+        }
+        let mut progress = Progress::IDLE;
+        for at in 0..self.occupied.polled().len() {
+            let number = self.occupied.polled()[at];
+            let transport = &mut *transports[number as usize];
+            progress = progress.and(self.poll_counted::<STEALS, METERED>(number, transport));
+        }
+        progress
+    }
+
+    /// Polls all transports, and notes which of them have clients.
+    fn look_at_all<const STEALS: bool, const METERED: bool>(
+        &mut self,
+        transports: &mut [Box<dyn ServerTransport>],
+    ) -> Progress {
+        self.occupied.begin_look(self.turn.now);
+        self.calls.resize(transports.len(), 0);
         let mut progress = Progress::IDLE;
         for (number, transport) in (0..).zip(&mut *transports) {
-            if looks_at_all || self.occupied.has(number) {
-                let polled = self.poll::<STEALS, METERED>(number, &mut **transport);
-                if looks_at_all {
-                    // One that is to be polled at some moment has something to do then, if for nobody.
-                    let waits = polled.is_idle() && polled.next == PollAt::OnEvent;
-                    self.occupied.note(number, waits && transport.is_vacant());
-                }
-                progress = progress.and(polled);
+            let polled = self.poll_counted::<STEALS, METERED>(number, &mut **transport);
+            // One that is to be polled at some moment has something to do then, if for nobody.
+            let waits = polled.is_idle() && polled.next == PollAt::OnEvent;
+            if waits && transport.is_vacant() {
+                // What clients that have left were still to get.
+                transport.flush();
+            } else {
+                self.occupied.note(number);
             }
+            progress = progress.and(polled);
+        }
+        if let Some(advising) = &mut self.advising
+            && advising.is_due(self.turn.now)
+        {
+            let lanes: usize = transports.iter().map(|transport| transport.connections()).sum();
+            let connections = lanes.saturating_sub(self.turn.clients.further_lanes());
+            self.turn.advice = advising.tell(connections, &self.calls, self.turn.now);
         }
         progress
     }
@@ -164,6 +217,19 @@ impl Dispatcher {
     /// All transports are polled in the next turn: one of them has news.
     pub(super) fn look_at_all_soon(&mut self) {
         self.occupied.look_soon();
+    }
+
+    /// Polls one of several transports.
+    #[inline]
+    fn poll_counted<const STEALS: bool, const METERED: bool>(
+        &mut self,
+        number: u32,
+        transport: &mut dyn ServerTransport,
+    ) -> Progress {
+        let before = self.turn.requests();
+        let progress = self.poll::<STEALS, METERED>(number, transport);
+        self.calls[number as usize] += u64::from(self.turn.requests() - before);
+        progress
     }
 
     #[inline]

@@ -5,6 +5,7 @@
 //! counters, and each counter is written by one thread only; except in a server whose threads
 //! [steal](ServerBuilder::work_stealing).
 
+mod advising;
 mod backlog;
 mod buffers;
 mod builder;

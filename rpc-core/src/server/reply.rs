@@ -146,7 +146,7 @@ impl Reply<'_> {
         let Some(call) = &self.state.call else { return };
         match self.state.replies.reserve(call, len) {
             Ok(bytes) => {
-                status.write(bytes);
+                status.write_with(self.state.turn.advice, bytes);
                 if let Err(error) = codec::encode(payload, &mut bytes[HEADER_BYTES..]) {
                     return self.unencodable(error);
                 }
@@ -159,7 +159,7 @@ impl Reply<'_> {
     /// Answers with a value that is in one piece.
     fn answer_in_parts<P: Payload + ?Sized>(&mut self, status: Status, payload: &P, body: &[u8]) {
         let mut header = [0; HEADER_BYTES];
-        status.write(&mut header);
+        status.write_with(self.state.turn.advice, &mut header);
         let UnansweredCall { call, replies, .. } = &mut *self.state;
         match replies.post_parts(call, &header, body) {
             Ok(()) => self.count(status),
@@ -208,7 +208,7 @@ impl Reply<'_> {
                     return self.fail(Status::ResponseDropped, &[]);
                 }
                 let mut bytes = vec![0; len];
-                status.write(&mut bytes);
+                status.write_with(self.state.turn.advice, &mut bytes);
                 if let Err(error) = codec::encode(payload, &mut bytes[HEADER_BYTES..]) {
                     return self.unencodable(error);
                 }
@@ -255,13 +255,13 @@ impl Reply<'_> {
         for body in [body, &body[..always]] {
             match self.state.replies.reserve(call, HEADER_BYTES + body.len()) {
                 Ok(bytes) => {
-                    status.write(bytes);
+                    status.write_with(self.state.turn.advice, bytes);
                     bytes[HEADER_BYTES..].copy_from_slice(body);
                     return self.post(status, HEADER_BYTES + body.len());
                 }
                 Err(ReserveError::Backpressure(_)) => {
                     let mut bytes = vec![0; HEADER_BYTES + always];
-                    status.write(&mut bytes);
+                    status.write_with(self.state.turn.advice, &mut bytes);
                     bytes[HEADER_BYTES..].copy_from_slice(&body[..always]);
                     return self.defer(bytes, status);
                 }

@@ -175,6 +175,10 @@ fn a_message_shorter_than_its_header_is_answered_and_does_no_harm() {
             self.0 += 1;
         }
         fn failed(&mut self, _slot: SlotId, _why: crate::TransportFailure) {}
+        fn lane_lost(&mut self, _: core::ops::Range<u32>, _: crate::TransportFailure) {
+            panic!("it has one lane");
+        }
+
         fn closed(&mut self, _why: crate::TransportFailure) {}
     }
     let mut bench = bench();

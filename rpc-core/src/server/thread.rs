@@ -1,6 +1,7 @@
 //! One server thread: its work in turns, and the loop of an OS thread that takes them.
 
 use super::CancelPolicy;
+use super::advising::Advising;
 use super::control::Control;
 use super::dispatcher::Dispatcher;
 use super::executor::Executor;
@@ -62,6 +63,7 @@ pub(super) struct ThreadParts {
     pub(super) stealing: Option<Arc<stealing::Shared>>,
     /// What the threads' clients use, if they have quotas.
     pub(super) accounts: Option<Arc<SharedAccounts>>,
+    pub(super) advising: Option<Advising>,
 }
 
 impl ThreadParts {
@@ -85,8 +87,9 @@ impl ThreadParts {
         let taker = giver.as_ref().map(Giver::taker);
         let accounts = self.accounts.map(|it| Accounts::new(it).counted_elsewhere(taker));
         let turn = Turn::new(self.site.clone(), self.counters, accounts).showing(self.connections);
-        let dispatcher =
+        let mut dispatcher =
             Dispatcher::new(self.services, self.table, self.unknown_row, turn, executor, giver);
+        dispatcher.advise_by(self.advising);
         ServerThread {
             index: self.index,
             site: self.site,

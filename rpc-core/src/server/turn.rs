@@ -56,6 +56,8 @@ pub(super) struct Turn {
     site: Site,
     /// The number of the transport whose calls are handled at present.
     pub(super) transport: u32,
+    /// What the server advises in its answers.
+    pub(super) advice: u8,
     /// The last reading of the site's clock.
     pub(super) now: Instant,
     pub(super) counters: Arc<ThreadCounters>,
@@ -96,6 +98,7 @@ impl Turn {
         Turn {
             site,
             transport: 0,
+            advice: 0,
             now: Instant::ZERO,
             counters,
             deferred: DeferredReplies::default(),
@@ -129,6 +132,12 @@ impl Turn {
         if !self.lost.contains(&transport) {
             self.lost.push(transport);
         }
+    }
+
+    /// Requests of this turn so far.
+    #[inline]
+    pub(super) fn requests(&self) -> u32 {
+        self.requests
     }
 
     /// A request is about to be handled.

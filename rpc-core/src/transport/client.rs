@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::Message;
 use crate::error::{ReserveError, TransportFailure};
 use crate::time::{Instant, Progress};
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use core::task::Waker;
 
 /// One outstanding request of one connection.
@@ -82,9 +82,9 @@ pub trait ClientTransport: Send {
     fn abandon(&mut self, slot: SlotId);
 
     /// No slot is in use: every request was answered or has failed, and of those that were given up the server keeps nothing. A
-    /// transport that does not say so keeps no slot that was given up.
+    /// connection that moves among transports keeps one that does not say so for as long as it lives.
     fn is_unused(&self) -> bool {
-        true
+        false
     }
 
     /// Does what can be done now, and gives the sink what arrived.
@@ -203,6 +203,9 @@ pub trait ReplySink {
 
     /// A posted request has failed alone; its slot is free again.
     fn failed(&mut self, slot: SlotId, why: TransportFailure);
+
+    /// All posted requests in these slots have failed, and their slots are free again: what carried them has ended. The connection goes on.
+    fn lane_lost(&mut self, slots: Range<u32>, why: TransportFailure);
 
     /// The connection is over: nothing more will arrive. All posted requests without a reply have failed for this reason.
     /// From now on `reserve` returns [`ReserveError::Closed`].

@@ -207,6 +207,10 @@ mod tests {
     impl ReplySink for NoSink {
         fn reply(&mut self, _: SlotId, _: Message<'_>) {}
         fn failed(&mut self, _: SlotId, _: TransportFailure) {}
+        fn lane_lost(&mut self, _: core::ops::Range<u32>, _: TransportFailure) {
+            panic!("it has one lane");
+        }
+
         fn closed(&mut self, _: TransportFailure) {}
     }
 

@@ -1,6 +1,8 @@
 //! Dialling and listening.
 
-use super::{BindTls, ClientTransport, ConnectionId, DialTls, Lane, LaneReason, ServerTransport};
+use super::{
+    Adviser, BindTls, ClientTransport, ConnectionId, DialTls, Lane, LaneReason, ServerTransport,
+};
 use crate::compatibility::Compatibility;
 use crate::error::{BindError, ConnectError};
 use crate::identity::{Authentication, Key};
@@ -99,6 +101,11 @@ pub struct DialOptions {
     pub why: LaneReason,
     /// Counts how the connection moves among backends. Clones of these options count in the same place.
     pub moves: Arc<MoveCounts>,
+    /// The server thread that is to serve the connection, by its number from 0. A server without that thread refuses. A further lane comes to
+    /// the thread of its connection. Default: the server takes its threads in rotation.
+    ///
+    /// A transport that cannot do that is to refuse to dial.
+    pub thread: Option<u16>,
     /// Further services that the connection is to carry. Default: none.
     pub further: Vec<&'static ServiceDescription>,
     /// Names of methods without which there is to be no connection, besides those that the service requires. Default: none.
@@ -131,6 +138,7 @@ impl Default for DialOptions {
             lane: Lane::Alone,
             why: LaneReason::First,
             moves: Arc::default(),
+            thread: None,
             further: Vec::new(),
             require: Vec::new(),
             key: None,
@@ -206,6 +214,9 @@ pub struct Bound {
     pub acceptor: Box<dyn Acceptor>,
     /// The address as it was given, with the parts that the system chose.
     pub address: String,
+    /// Advises clients that may move among the halves. A server that listens at several addresses takes the advice of the first that
+    /// has an adviser for all its clients.
+    pub adviser: Option<Arc<dyn Adviser>>,
 }
 
 /// Makes transports once more for an address that is listened at.

@@ -323,7 +323,7 @@ impl Binding for Loopback {
         let transports = transports.collect();
         let acceptor = Box::new(Listening(self.shared.clone()));
         let halves = vec![BoundHalf { transports, renewal: None }];
-        Ok(Bound { halves, acceptor, address: self.name.into() })
+        Ok(Bound { halves, acceptor, address: self.name.into(), adviser: None })
     }
 }
 

@@ -119,6 +119,7 @@ fn hello(address: &Address) -> Hello {
         further: Vec::new(),
         lane: Lane::Alone,
         why: LaneReason::First,
+        thread: None,
     }
 }
 

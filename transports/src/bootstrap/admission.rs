@@ -167,7 +167,11 @@ impl Admission {
         // Round robin; a thread that is full or has no device passes its turn on. If all are, the first that can makes room.
         let mut last = (RefusalReason::Full, String::new());
         let Served { death_notice, intakes } = &self.backends[backend];
-        // A further lane comes to the thread of its connection.
+        // A further lane comes to the thread of its connection, whatever it names.
+        let only = match only {
+            Some(thread) => Some(thread),
+            None => named_thread(hello, intakes.threads())?,
+        };
         let turns = if only.is_some() { 1 } else { intakes.threads() };
         for attempt in 0..2 * turns {
             let next = || self.next.fetch_add(1, Ordering::Relaxed) % turns;
@@ -240,6 +244,20 @@ impl Admission {
                 RefusalReason::UnknownConnection,
                 "it has no such connection of this client; connect anew".into(),
             ),
+        }
+    }
+}
+
+/// The thread that the client names, if it does.
+fn named_thread(hello: &Hello, threads: usize) -> Result<Option<usize>, Refused> {
+    let named = hello.thread.map(usize::from);
+    match named.filter(|thread| *thread >= threads) {
+        None => Ok(named),
+        Some(thread) => {
+            let reason = format!(
+                "the server has no thread {thread}; it has {threads}, numbered from 0, which its builder's `threads` sets"
+            );
+            Err(Refused(RefusalReason::Failed, Reject::Refused { reason }))
         }
     }
 }

@@ -43,6 +43,7 @@ impl Attempt<'_> {
             further: Vec::new(),
             lane: options.lane,
             why: options.why,
+            thread: options.thread,
         };
         let handshake = ClientHandshake::new(hello, service)
             .carrying(&options.further)
@@ -156,6 +157,10 @@ impl Attempt<'_> {
             Refusal::OneLane => ConnectError::Unsupported {
                 address: self.address(),
                 what: "the server is an older one, whose connections have one lane each; upgrade it".into(),
+            },
+            Refusal::AnyThread => ConnectError::Unsupported {
+                address: self.address(),
+                what: "the server is an older one, whose clients cannot name a server thread; upgrade it, or connect without `server_thread`".into(),
             },
             Refusal::UnexpectedFrame => self.misbehaved("it answered with a frame that was not due"),
             Refusal::KeyWanted => self.not_permitted(

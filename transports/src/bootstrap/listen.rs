@@ -18,12 +18,14 @@ use super::descriptors;
 use super::device;
 use super::dial::NO_TLS_ON_THIS_MACHINE;
 use super::follow_time::{self, AcceptingInSharedTime};
+use super::moving;
 use super::nonce;
 use super::renewal::AtAddress;
 use super::server_halves::{ServerHalves, bind_error, check_services, places};
 use super::socket::resolve::ResolveError;
 use super::socket::{Listener, tcp, unix};
 use crate::address::{Address, NetworkPlace, Place};
+use crate::hybrid;
 use crate::tls::{self, Failure};
 
 impl Binding for Address {
@@ -91,7 +93,9 @@ impl Binding for Address {
             Accepting::start(listener, (admission, tls), (timeout, &sites[0]), &address)?;
         let acceptor = AcceptingInSharedTime::start(acceptor, follower, &sites[0])
             .map_err(follow_time::no_thread(&address))?;
-        Ok(Bound { halves, acceptor, address })
+        let moves = self.backend_name() == hybrid::NAME;
+        let adviser = moves.then(|| moving::adviser(self.offered(), sites.len(), &address));
+        Ok(Bound { halves, acceptor, address, adviser })
     }
 }
 

@@ -30,6 +30,6 @@ pub use attempt::Attempt;
 pub use device::DeviceError;
 pub use liveness::OnPeerGone;
 pub use liveness_layer::end_with_peer;
-pub use moving::{can_go_elsewhere, seed_of};
+pub use moving::{adviser, can_go_elsewhere, seed_of, ways_among};
 pub use server_halves::{Intakes, MostClients, ServerHalves, check_services, places};
 pub use shared_time::{ASK_EVERY, ClockSample, Follower};

@@ -12,11 +12,13 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{
-    ClientTransport, ConnectionId, DialOptions, Lane, LaneReason, NewConnection,
+    Adviser, ClientTransport, ConnectionId, DialOptions, Lane, LaneReason, NewConnection,
 };
 
 use crate::address::{Address, runs_on_stream};
-use crate::hybrid::{Hybrid, OpenLane, Opening};
+use crate::contract::{Backend, Config};
+use crate::hybrid::{AdvisedWay, BySharedRate, Hybrid, OpenLane, Opening, Way, Ways};
+use crate::registry;
 
 /// What is dialled, and how.
 type Call<'a> = (&'static ServiceDescription, &'a Site, &'a DialOptions);
@@ -45,21 +47,18 @@ pub(super) fn dial(
         // With RDMA, a way without is none.
         ways.retain(|way| !runs_on_stream(way.backend()));
     }
-    let most_slots = ways.iter().map(|way| way.config().window).max().unwrap_or(1);
     let moves = Arc::clone(&options.moves);
     let opener = OnThreads {
         options: DialOptions { lane: Lane::Of(id), ..options },
         address: address.clone(),
-        names: ways.iter().map(|way| way.backend().name()).collect(),
+        among: ways_among(ways.iter().map(|way| (way.backend(), way.config()))),
         ways,
         service,
         site: site.clone(),
         dialled: None,
     };
     let moving = |first| -> Box<dyn ClientTransport> {
-        Box::new(
-            Hybrid::new(first, home, Box::new(opener), most_slots, seed_of(&id)).counting(moves),
-        )
+        Box::new(Hybrid::new(first, home, Box::new(opener), seed_of(&id)).counting(moves))
     };
     Ok(NewConnection { connection: None, ..first.with_layer(moving) })
 }
@@ -115,10 +114,42 @@ pub fn can_go_elsewhere(error: &ConnectError) -> bool {
     matches!(error, ConnectError::BackendMismatch { .. } | ConnectError::Unsupported { .. })
 }
 
+/// What a connection that moves knows of these backends, each with what this end is ready to give.
+pub fn ways_among<'a>(backends: impl Iterator<Item = (&'static dyn Backend, &'a Config)>) -> Ways {
+    let way = |(backend, config): (&dyn Backend, &Config)| Way {
+        name: backend.name(),
+        number: registry::number(backend),
+        slots: config.window,
+    };
+    Ways::new(backends.map(way).collect())
+}
+
+/// Advises the clients of a server that offers these backends in this order to clients that move, at so many threads. The seed decides when
+/// ways are tried.
+pub fn adviser<'a>(
+    backends: impl Iterator<Item = (&'static dyn Backend, &'a Config)>,
+    threads: usize,
+    seed: &impl Hash,
+) -> Arc<dyn Adviser> {
+    let mut ways: Vec<_> = backends.map(|(backend, _)| backend).enumerate().collect();
+    if ways.iter().any(|(_, backend)| !runs_on_stream(*backend)) {
+        // With RDMA, a way without is for clients that have none.
+        ways.retain(|(_, backend)| !runs_on_stream(*backend));
+    }
+    ways.sort_by_key(|(_, backend)| !backend.suits_many_clients());
+    let way = |(half, backend)| AdvisedWay { number: registry::number(backend), half };
+    let ways = ways.into_iter().map(way).collect();
+    Arc::new(BySharedRate::new(threads, ways, hash_of(seed)))
+}
+
 /// A number of its own for each connection, by which it rolls its dice.
 pub fn seed_of(id: &ConnectionId) -> u64 {
+    hash_of(id)
+}
+
+fn hash_of(of: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
+    of.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -128,7 +159,7 @@ type Dialled = Result<Box<dyn ClientTransport>, ConnectError>;
 struct OnThreads {
     address: Address,
     ways: Vec<Address>,
-    names: Vec<&'static str>,
+    among: Ways,
     service: &'static ServiceDescription,
     site: Site,
     options: DialOptions,
@@ -136,8 +167,8 @@ struct OnThreads {
 }
 
 impl OpenLane for OnThreads {
-    fn ways(&self) -> &[&'static str] {
-        &self.names
+    fn ways(&self) -> &Ways {
+        &self.among
     }
 
     fn open(&mut self, way: usize, why: LaneReason) {

@@ -38,6 +38,12 @@ pub trait Backend: fmt::Debug + Sync {
         MAX_SLOT_BYTES
     }
 
+    /// The load of the server's NIC does not grow with the number of clients that call at the same time: its queue pairs are few, or few
+    /// of them are in use at a time.
+    fn suits_many_clients(&self) -> bool {
+        false
+    }
+
     /// Whether the fabric can carry this backend.
     ///
     /// # Errors

@@ -128,6 +128,10 @@ impl Backend for Datagram {
         ablation::OPTIONS
     }
 
+    fn suits_many_clients(&self) -> bool {
+        true
+    }
+
     fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
         setup::check(fabric.device(NAME)?.caps())
     }

@@ -153,6 +153,10 @@ struct NoCalls;
 impl ReplySink for NoCalls {
     fn reply(&mut self, _: SlotId, _: Message<'_>) {}
     fn failed(&mut self, _: SlotId, _: TransportFailure) {}
+    fn lane_lost(&mut self, _: core::ops::Range<u32>, _: TransportFailure) {
+        panic!("it has one lane");
+    }
+
     fn closed(&mut self, _: TransportFailure) {}
 }
 

@@ -5,8 +5,8 @@ use farcall_core::transport::Lane;
 use farcall_core::{Compatibility, Key, MissingMethod};
 
 use super::frame::{
-    Frame, FrameError, FrameReader, HAS_LANES, Hello, Identify, NAMES_FURTHER, NamedService,
-    Reject, Welcome,
+    Frame, FrameError, FrameReader, HAS_LANES, Hello, Identify, NAMES_FURTHER, NAMES_THREAD,
+    NamedService, Reject, Welcome,
 };
 use super::methods::{MethodList, MethodsError};
 use super::proof::{ChannelBinding, End, Nonce, Proof, Transcript};
@@ -90,6 +90,8 @@ pub enum Refusal {
     OneService,
     /// The server's connections have one lane each, and the client wants a further one.
     OneLane,
+    /// The server chooses the thread of each client, and this one has named it.
+    AnyThread,
     /// The server answered with a frame that was not due, or that only clients send.
     UnexpectedFrame,
     /// The server asks for a key, and the client has none.
@@ -264,6 +266,9 @@ impl ClientHandshake {
         }
         if matches!(self.hello.lane, Lane::Of(_)) && self.versions().highest < HAS_LANES {
             return Err(Refusal::OneLane);
+        }
+        if self.hello.thread.is_some() && self.versions().highest < NAMES_THREAD {
+            return Err(Refusal::AnyThread);
         }
         let mut compatibility: Option<Compatibility> = None;
         let mut require = &self.require[..];
@@ -452,5 +457,16 @@ mod tests {
     #[test]
     fn an_older_server_carries_one_service_only() {
         assert_eq!(of_both(1, &[welcome(8)]).unwrap_err(), Refusal::OneService);
+    }
+
+    #[test]
+    fn an_older_server_takes_no_named_thread() {
+        let naming_thread = |version| {
+            let hello = Hello { thread: Some(2), ..samples::hello(&[]) };
+            let mut client = ClientHandshake::new(hello, &KV);
+            client.receive(&welcome(8).to_bytes_in(Versions::only(version))).map(agreement)
+        };
+        assert_eq!(naming_thread(NAMES_THREAD - 1).unwrap_err(), Refusal::AnyThread);
+        assert!(naming_thread(NAMES_THREAD).is_ok());
     }
 }

@@ -24,8 +24,8 @@ pub(super) const NAMES_FURTHER: u16 = 2;
 /// The first version whose connections may have several lanes.
 pub(super) const HAS_LANES: u16 = 3;
 
-/// The first version whose hello says why the lane is opened.
-pub(super) const SAYS_WHY: u16 = 4;
+/// The first version whose hello names a server thread, and says why the lane is opened.
+pub(super) const NAMES_THREAD: u16 = 4;
 
 const MAGIC: [u8; 8] = *b"farcall\n";
 
@@ -74,6 +74,9 @@ pub struct Hello {
     /// Which lane it is, since version 3.
     #[serde(skip)]
     pub lane: Lane,
+    /// The server thread that is to serve it, since version 4.
+    #[serde(skip)]
+    pub thread: Option<u16>,
     /// Why the client opens it, since version 4.
     #[serde(skip)]
     pub why: LaneReason,
@@ -103,15 +106,14 @@ impl Hello {
         if body.version >= HAS_LANES {
             (hello.lane, rest) = take(rest)?;
         }
-        hello.why = if body.version >= SAYS_WHY {
+        if body.version >= NAMES_THREAD {
             let number;
+            (hello.thread, rest) = take(rest)?;
             (number, rest) = take(rest)?;
-            LaneReason::of_number(number)
+            hello.why = LaneReason::of_number(number);
         } else if let Lane::Of(_) = hello.lane {
-            LaneReason::Unknown
-        } else {
-            LaneReason::First
-        };
+            hello.why = LaneReason::Unknown;
+        }
         if hello.further.len() >= MAX_SERVICES || !(rest.is_empty() || body.may_be_longer) {
             return Err(FrameError::Body);
         }
@@ -264,7 +266,8 @@ impl Frame {
                 if versions.highest >= HAS_LANES {
                     add(postcard::to_allocvec(&hello.lane));
                 }
-                if versions.highest >= SAYS_WHY {
+                if versions.highest >= NAMES_THREAD {
+                    add(postcard::to_allocvec(&hello.thread));
                     add(postcard::to_allocvec(&hello.why.number()));
                 }
             }
@@ -419,6 +422,7 @@ mod tests {
             setup: vec![1, 2, 3],
             further: vec![NamedService { name: "Log".into(), fingerprint: 5 }],
             lane: Lane::Of(ConnectionId::new([7; 16])),
+            thread: Some(3),
             why: LaneReason::Trial,
         })
     }
@@ -483,22 +487,23 @@ mod tests {
             let of_first = |hello: &Hello| Hello {
                 further: Vec::new(),
                 lane: Lane::Alone,
+                thread: None,
                 why: LaneReason::First,
                 ..hello.clone()
             };
             assert_eq!(of_first(&sent), of_first(&read));
-            (read.further.len(), read.lane != Lane::Alone, read.why)
+            (read.further.len(), read.lane != Lane::Alone, read.thread, read.why)
         };
         let (trial, unknown, first) = (LaneReason::Trial, LaneReason::Unknown, LaneReason::First);
         for (ours, theirs, later_parts) in [
-            (range(1, 4), range(1, 4), (1, true, trial)),
-            (range(1, 3), range(1, 4), (1, true, unknown)),
-            (range(1, 4), range(1, 3), (1, true, unknown)),
-            (range(1, 4), range(2, 5), (1, true, trial)),
-            (range(1, 2), range(1, 3), (1, false, first)),
-            (range(1, 3), range(1, 2), (1, false, first)),
-            (range(1, 1), range(1, 4), (0, false, first)),
-            (range(1, 4), range(1, 1), (0, false, first)),
+            (range(1, 4), range(1, 4), (1, true, Some(3), trial)),
+            (range(1, 4), range(2, 5), (1, true, Some(3), trial)),
+            (range(1, 3), range(1, 4), (1, true, None, unknown)),
+            (range(1, 4), range(1, 3), (1, true, None, unknown)),
+            (range(1, 2), range(1, 3), (1, false, None, first)),
+            (range(1, 3), range(1, 2), (1, false, None, first)),
+            (range(1, 1), range(1, 4), (0, false, None, first)),
+            (range(1, 4), range(1, 1), (0, false, None, first)),
         ] {
             assert_eq!(read(ours, theirs), later_parts, "{theirs} at {ours}");
         }

@@ -49,6 +49,7 @@ impl Parts {
                     lane: [Lane::Alone, Lane::First, Lane::Of(ConnectionId::new([7; 16]))]
                         [(number % 3) as usize],
                     why: LaneReason::of_number(number as u8),
+                    thread: (kind % 2 == 0).then_some(number as u16),
                 });
             }
             3 => Reject::Backend { theirs: text },
@@ -178,6 +179,7 @@ fn any_frames_without_the_secret_connect_nobody() {
         further: Vec::new(),
         lane: Lane::Alone,
         why: LaneReason::First,
+        thread: None,
     };
     check!().with_type::<Vec<Parts>>().cloned().for_each(|frames| {
         let mut client = ClientHandshake::new(hello.clone(), &KV).with_key(key.clone(), [1; 32]);

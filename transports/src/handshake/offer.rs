@@ -113,6 +113,7 @@ mod tests {
             further: Vec::new(),
             lane: Lane::Alone,
             why: LaneReason::First,
+            thread: None,
         }
     }
 

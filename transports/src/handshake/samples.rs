@@ -18,5 +18,6 @@ pub(super) fn hello(setup: &[u8]) -> Hello {
         further: Vec::new(),
         lane: Lane::Alone,
         why: LaneReason::First,
+        thread: None,
     }
 }

@@ -7,42 +7,82 @@
 //! of the calls that is spent on trials falls. A load that has changed has all ways tried again soon, after pauses that double
 //! while it goes on changing: a load that changes all the time is not worth more trials than a steady one. A connection without calls tries
 //! nothing.
+//!
+//! A server may advise a way: it sees all its clients, of which each alone may gain nothing by moving. A client follows unless
+//! its own calls take far more there.
 
 use farcall_core::time::Instant;
 
-/// Time between two looks.
+/// How long calls are measured before a look.
 pub(super) const LOOK_NS: u64 = 500_000;
 
-/// Looks with calls before the first trial, and between two: at least, and how many there may be more by chance, so that clients that
-/// began together do not try together.
+/// How long they are not, while no way is to be tried; and while the server advises one, for its advice is seen when calls are measured.
+const REST_NS: u64 = 3_500_000;
+const REST_OF_ADVISED_NS: u64 = 1_000_000;
+
+/// Looks with calls before the first trial, and between two.
 const LOOKS_BETWEEN: u32 = 4;
-const MORE_LOOKS_BETWEEN: u64 = 6;
-
-/// Looks that a trial takes at least, after the first, in which calls have only begun to move.
-const LEAST_LOOKS: u32 = 3;
-
-/// Looks that a trial takes at most.
-const MOST_LOOKS: u32 = 40;
-
-/// Answers that decide a trial.
-const ENOUGH_ANSWERS: u64 = 200;
 
 /// A way that takes so much less time is moved to. Less is within what machines differ by from one moment to the next.
 const GAIN: f64 = 0.9;
 
-/// A way that takes so much more is left at the first look that shows it.
+/// A way that takes so much more is far worse.
 const FAR_WORSE: f64 = 1.5;
 
 /// A trial ends after so long, with calls or without.
 const LONGEST_TRIAL_NS: u64 = 50_000_000;
 
-/// Calls of a trial hang if none is answered in so many looks, and in so many times as long as calls took before.
-const HANGING_LOOKS: u32 = 4;
-const HANGING: f64 = 20.0;
-
-/// The pause after a trial that has gained nothing, at first and at most.
-const FIRST_PAUSE_NS: u64 = 20_000_000;
+/// The longest pause after a trial that has gained nothing.
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
+
+/// How quickly and how often ways are tried.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// What is measured so soon after a move says nothing of how it will be: the lane is new, and calls of the other end meanwhile.
+    pub(super) settling_ns: u64,
+    /// Time between two looks at a trial: one that gains nothing is to cost few calls.
+    pub(super) trial_look_ns: u64,
+    /// The first pause after a trial that has gained nothing.
+    pub(super) first_pause_ns: u64,
+    /// After a move, the ways that have not been tried wait so long, at least.
+    pub(super) after_move_ns: u64,
+    /// Ways are tried in their order. Otherwise one that is due is taken by chance.
+    pub(super) in_order: bool,
+    /// Answers without which a trial shows nothing, however long it was.
+    pub(super) least: u64,
+    /// Answers that show that a way is far worse, that it is no better, and that it is better: what costs nothing may take longer.
+    pub(super) far_worse: u64,
+    pub(super) no_better: u64,
+    pub(super) better: u64,
+}
+
+/// That of a client, for its own calls.
+pub(super) static OF_CLIENT: Pace = Pace {
+    settling_ns: 300_000,
+    trial_look_ns: 50_000,
+    first_pause_ns: 20_000_000,
+    after_move_ns: 0,
+    in_order: false,
+    least: 8,
+    far_worse: 32,
+    no_better: 200,
+    better: 1_000,
+};
+
+/// An advised way is left again if the first calls there take so much more: what is good for all others need not be for this one.
+const HARM: f64 = 3.0;
+
+/// What is measured so soon after such a move is of clients that all move at the same time.
+const ALL_MOVE_NS: u64 = 5_000_000;
+
+/// Answers that show whether it is so.
+const ANSWERS_IF_HARMED: u64 = 32;
+const ANSWERS_IF_NOT: u64 = 200;
+
+/// Time between two moves to which the server's advice leads, at least; and how much later the first may be, so that clients do not move in
+/// step.
+const BETWEEN_ADVISED_NS: u64 = 5_000_000;
+const ADVISED_LATER_NS: u64 = 500_000;
 
 /// The load has changed if calls take so much longer or shorter than when the ways were last compared.
 const OTHER_LOAD: f64 = 1.6;
@@ -81,10 +121,23 @@ pub(super) enum Step {
     Stay,
     /// Open a lane of this way, and move to it.
     Try(usize),
+    /// Move to this way, for good: as the server advises, or back from where it advised to be.
+    Go(usize),
+    /// The other lane is in the way of the next step; it is to be left.
+    Leave,
     /// The lane that is tried stays; the other is to be left. Mean times per call there, and here.
     Keep { before_ns: f64, now_ns: f64 },
     /// Calls go over the other lane again; the one that was tried is to be left. Mean times per call there, and here, if there were calls.
     Return { before_ns: f64, now_ns: Option<f64> },
+}
+
+/// The lanes of a connection besides the one that new calls take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lanes {
+    /// None: one may be opened.
+    One,
+    /// One of this way.
+    Two(usize),
 }
 
 /// One way, and when it is to be tried.
@@ -94,33 +147,39 @@ struct Way {
     pause_ns: u64,
 }
 
-impl Way {
-    /// To be tried at once.
-    const NEW: Way = Way { next_trial: Instant::ZERO, pause_ns: FIRST_PAUSE_NS };
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// So many looks have had calls since the last trial.
-    Settled { looks: u32, until: u32 },
-    /// A lane is being opened.
-    Opening { way: usize },
-    /// Calls go over a lane of this way since `begun`. In the last looks, so many of them, calls were under way and none was answered.
-    Trial { way: usize, begun: Instant, looks: u32, measured: Measured, unanswered: u32 },
+    Settled { looks: u32 },
+    /// A lane is being opened: to try it, or because it is to be taken.
+    Opening { way: usize, is_trial: bool },
+    /// Calls go over the way that the server advises. What they took before the move, until it is known whether they take far more now.
+    Following { before_ns: Option<f64>, since: Instant, measured: Measured },
+    /// Calls go over a lane of this way since `begun`.
+    Trial { way: usize, begun: Instant, measured: Measured },
 }
 
 /// The choice of one connection.
 #[derive(Debug)]
 pub(super) struct Choice {
+    pace: &'static Pace,
     ways: Vec<Way>,
+    /// The way that calls are to take unless the server advises another.
     home: usize,
+    /// The way that they take.
+    at: usize,
     stage: Stage,
+    /// The way that the server advises.
+    advised: Option<usize>,
+    /// It was no good: it is not followed until it changes.
+    is_refused: bool,
+    next_advised: Instant,
     /// The running mean of the time per call at home.
     mean_ns: Option<f64>,
-    /// Measured at home since the last answer: calls may take longer than a look.
-    unanswered: Measured,
     /// That mean when the ways were last compared.
     compared_ns: Option<f64>,
+    /// The last look found another load: only further ones tell whether it stays so.
+    is_unsure: bool,
     /// From then on a load that has changed counts again.
     next_change: Instant,
     change_pause_ns: u64,
@@ -130,28 +189,52 @@ pub(super) struct Choice {
 impl Choice {
     /// A connection that begins on the way `home`. The seed decides when ways are tried: clients with different ones do not move in
     /// step.
-    pub(super) fn new(ways: usize, home: usize, seed: u64) -> Choice {
-        let stage = Stage::Settled { looks: 0, until: 0 };
-        let (ways, dice) = (vec![Way::NEW; ways], seed | 1);
-        let mut choice = Choice {
+    pub(super) fn new(ways: usize, home: usize, seed: u64, pace: &'static Pace) -> Choice {
+        let stage = Stage::Settled { looks: 0 };
+        let new = Way { next_trial: Instant::ZERO, pause_ns: pace.first_pause_ns };
+        let (ways, dice) = (vec![new; ways], seed | 1);
+        Choice {
+            pace,
             ways,
             home,
+            at: home,
             stage,
+            advised: None,
+            is_refused: false,
+            next_advised: Instant::ZERO,
             mean_ns: None,
-            unanswered: Measured::default(),
             compared_ns: None,
+            is_unsure: false,
             next_change: Instant::ZERO,
             change_pause_ns: FIRST_CHANGE_PAUSE_NS,
             dice,
-        };
-        choice.settle();
-        choice
+        }
     }
 
     /// The way that calls take unless another is tried.
-    #[cfg(test)]
     pub(super) fn home(&self) -> usize {
         self.home
+    }
+
+    /// The server advises this way, or none.
+    pub(super) fn advise(&mut self, way: Option<usize>, now: Instant) {
+        if way == self.advised {
+            return;
+        }
+        self.advised = way;
+        self.is_refused = false;
+        let later = now.saturating_add_nanos(self.roll() % ADVISED_LATER_NS);
+        self.next_advised = self.next_advised.max(later);
+    }
+
+    /// The advice that is followed.
+    fn followed(&self) -> Option<usize> {
+        self.advised.filter(|_| !self.is_refused)
+    }
+
+    /// The way that calls are to take.
+    fn target(&self) -> usize {
+        self.followed().unwrap_or(self.home)
     }
 
     /// When to look again, although nothing may arrive: a trial is to end.
@@ -162,46 +245,134 @@ impl Choice {
         }
     }
 
-    /// Decides what to do, by what was measured of the lane that new calls take. A further lane `may_open` now or not.
-    pub(super) fn look(&mut self, measured: Measured, may_open: bool, now: Instant) -> Step {
+    /// Calls take far more than at home.
+    pub(super) fn is_far_worse(&self, measured: Measured) -> bool {
+        let now_ns = measured.per_call_ns();
+        now_ns.zip(self.mean_ns).is_some_and(|(now_ns, home_ns)| now_ns > FAR_WORSE * home_ns)
+    }
+
+    /// How long calls need not be measured, if they need not.
+    pub(super) fn rest_ns(&self) -> u64 {
+        if self.followed().is_some() { REST_OF_ADVISED_NS } else { REST_NS }
+    }
+
+    /// How long to measure before the next look.
+    pub(super) fn look_ns(&self) -> u64 {
         match self.stage {
-            Stage::Trial { way, begun, looks, measured: before, unanswered } => {
-                let waits = u32::from(measured.under_way_ns > 0);
-                let unanswered = if measured.answers > 0 { 0 } else { unanswered + waits };
-                let looks = looks + u32::from(measured.answers > 0);
-                // In the first, calls of the other lane may still have been under way.
-                let mut sum = before;
-                if looks > 1 {
+            Stage::Trial { .. } => self.pace.trial_look_ns,
+            _ => LOOK_NS,
+        }
+    }
+
+    /// Calls are where they are to be, and no way is to be tried at present: they need not be measured all the time.
+    pub(super) fn may_rest(&self, now: Instant) -> bool {
+        let is_known = match self.stage {
+            Stage::Settled { .. } => {
+                !self.is_unsure && !(0..self.ways.len()).any(|way| self.is_due(way, now))
+            }
+            Stage::Following { before_ns, .. } => before_ns.is_none(),
+            Stage::Opening { .. } | Stage::Trial { .. } => false,
+        };
+        is_known && self.at == self.target()
+    }
+
+    /// A way is to be tried. While the server advises one, it is the server that tries: what each client alone finds best need not be
+    /// best for all.
+    fn is_due(&self, way: usize, now: Instant) -> bool {
+        self.followed().is_none() && way != self.home && self.ways[way].next_trial <= now
+    }
+
+    /// Decides what to do, by what was measured of the lane that new calls take.
+    pub(super) fn look(&mut self, measured: Measured, lanes: Lanes, now: Instant) -> Step {
+        match self.stage {
+            // The server tries for all its clients, and none by itself.
+            Stage::Trial { way, measured, .. } if self.followed().is_some() => {
+                let (before_ns, now_ns) =
+                    (self.mean_ns.unwrap_or(f64::MAX), measured.per_call_ns());
+                if self.followed() == Some(way) {
+                    self.settle();
+                    return Step::Keep { before_ns, now_ns: now_ns.unwrap_or(f64::MAX) };
+                }
+                self.at = self.home;
+                self.settle();
+                return Step::Return { before_ns, now_ns };
+            }
+            Stage::Trial { way, begun, measured: mut sum } => {
+                if now >= begun.saturating_add_nanos(self.pace.settling_ns) {
                     sum.add(measured);
                 }
-                self.stage = Stage::Trial { way, begun, looks, measured: sum, unanswered };
-                self.judge(now)
+                self.stage = Stage::Trial { way, begun, measured: sum };
+                return self.judge(now);
             }
             Stage::Opening { .. } => {
-                self.note(measured, now);
-                Step::Stay
-            }
-            Stage::Settled { looks, until } => {
-                let looks = looks + u32::from(self.note(measured, now));
-                self.stage = Stage::Settled { looks, until };
-                if looks < until || !may_open || measured.answers == 0 {
-                    return Step::Stay;
+                if self.at == self.home {
+                    self.note(measured, now);
                 }
-                self.next_trial(now)
+                return Step::Stay;
+            }
+            Stage::Following { before_ns: Some(before_ns), since, measured: mut sum } => {
+                if now >= since.saturating_add_nanos(ALL_MOVE_NS) {
+                    sum.add(measured);
+                }
+                let before_ns = self.see_harm(before_ns, sum);
+                self.stage = Stage::Following { before_ns, since, measured: sum };
+            }
+            Stage::Following { before_ns: None, .. } => {}
+            Stage::Settled { looks } => {
+                let looks = looks + u32::from(self.note(measured, now));
+                self.stage = Stage::Settled { looks };
             }
         }
+        if self.at != self.target() {
+            return self.go_on(lanes, now);
+        }
+        match self.stage {
+            Stage::Settled { looks: LOOKS_BETWEEN.. }
+                if lanes == Lanes::One && measured.answers > 0 =>
+            {
+                self.next_trial(now)
+            }
+            _ => Step::Stay,
+        }
+    }
+
+    /// Moves to where calls are to be.
+    fn go_on(&mut self, lanes: Lanes, now: Instant) -> Step {
+        let target = self.target();
+        if now < self.next_advised {
+            return Step::Stay;
+        }
+        if let Lanes::Two(other) = lanes
+            && other != target
+        {
+            return Step::Leave;
+        }
+        self.next_advised = now.saturating_add_nanos(BETWEEN_ADVISED_NS);
+        self.stage = Stage::Opening { way: target, is_trial: false };
+        Step::Go(target)
+    }
+
+    /// Whether the first calls over the way that was advised take far more than those before; gives the latter if that is not known yet.
+    fn see_harm(&mut self, before_ns: f64, measured: Measured) -> Option<f64> {
+        let is_harmed = measured.per_call_ns().is_some_and(|now_ns| now_ns > HARM * before_ns);
+        let is_known =
+            measured.answers >= if is_harmed { ANSWERS_IF_HARMED } else { ANSWERS_IF_NOT };
+        self.is_refused |= is_known && is_harmed;
+        Some(before_ns).filter(|_| !is_known)
     }
 
     /// Notes a look at home. Whether there were calls.
     fn note(&mut self, measured: Measured, now: Instant) -> bool {
-        self.unanswered.add(measured);
-        let Some(latest) = self.unanswered.per_call_ns() else { return false };
-        self.unanswered = Measured::default();
+        let Some(latest) = measured.per_call_ns() else { return false };
         let mean = self.mean_ns.map_or(latest, |mean| mean + FRESH * (latest - mean));
         self.mean_ns = Some(mean);
-        let is_other_load =
-            |compared: f64| mean > OTHER_LOAD * compared || mean < compared / OTHER_LOAD;
-        if now >= self.next_change && self.compared_ns.is_some_and(is_other_load) {
+        let is_other = |ns: f64| {
+            let ratio = self.compared_ns.map_or(1.0, |compared| ns / compared);
+            !(1.0 / OTHER_LOAD..OTHER_LOAD).contains(&ratio)
+        };
+        let counts = now >= self.next_change;
+        self.is_unsure = counts && is_other(latest);
+        if counts && is_other(mean) {
             self.compared_ns = Some(mean);
             let steady_ns = (now - self.next_change).as_nanos() as u64;
             if steady_ns > STEADY_PAUSES * self.change_pause_ns {
@@ -209,53 +380,66 @@ impl Choice {
             }
             self.next_change = now.saturating_add_nanos(self.change_pause_ns);
             self.change_pause_ns = (self.change_pause_ns * 2).min(LONGEST_PAUSE_NS);
-            self.ways.iter_mut().for_each(|way| *way = Way::NEW);
+            let new = Way { next_trial: Instant::ZERO, pause_ns: self.pace.first_pause_ns };
+            self.ways.fill(new);
         }
         true
     }
 
     fn next_trial(&mut self, now: Instant) -> Step {
-        let is_due = |way: &usize| *way != self.home && self.ways[*way].next_trial <= now;
-        let due: Vec<_> = (0..self.ways.len()).filter(is_due).collect();
-        if due.is_empty() {
+        let due = (0..self.ways.len()).filter(|way| self.is_due(*way, now)).count();
+        if due == 0 {
             return Step::Stay;
         }
-        let way = due[(self.roll() % due.len() as u64) as usize];
-        self.stage = Stage::Opening { way };
+        let chosen = if self.pace.in_order { 0 } else { (self.roll() % due as u64) as usize };
+        let mut due = (0..self.ways.len()).filter(|way| self.is_due(*way, now));
+        let Some(way) = due.nth(chosen) else { return Step::Stay };
+        self.stage = Stage::Opening { way, is_trial: true };
         Step::Try(way)
     }
 
     /// The lane is open, and calls take it from now on.
     pub(super) fn moved(&mut self, now: Instant) {
-        if let Stage::Opening { way } = self.stage {
-            let measured = Measured::default();
-            self.stage = Stage::Trial { way, begun: now, looks: 0, measured, unanswered: 0 };
-        }
+        let Stage::Opening { way, is_trial } = self.stage else { return };
+        let left = std::mem::replace(&mut self.at, way);
+        let measured = Measured::default();
+        self.stage = if is_trial {
+            Stage::Trial { way, begun: now, measured }
+        } else if way == self.home {
+            self.mean_ns = None;
+            Stage::Settled { looks: 0 }
+        } else {
+            let before_ns = self.mean_ns.filter(|_| left == self.home);
+            Stage::Following { before_ns, since: now, measured }
+        };
     }
 
     /// No lane of that way could be opened.
     pub(super) fn not_opened(&mut self, now: Instant) {
-        if let Stage::Opening { way } = self.stage {
-            self.pause(way, now);
-            self.settle();
+        let Stage::Opening { way, is_trial } = self.stage else { return };
+        self.is_refused |= !is_trial && way != self.home;
+        self.pause(way, now);
+        if !is_trial && way == self.home {
+            // There is no way back.
+            self.home = self.at;
+            self.mean_ns = None;
         }
+        self.settle();
     }
 
     /// The way of the lane that is being opened.
     pub(super) fn opening(&self) -> Option<usize> {
         match self.stage {
-            Stage::Opening { way } => Some(way),
+            Stage::Opening { way, .. } => Some(way),
             _ => None,
         }
     }
 
     /// The lane that new calls took has ended; they take one of this way now.
     pub(super) fn lost(&mut self, now_on: usize, now: Instant) {
-        let lost = match self.stage {
-            Stage::Trial { way, .. } => way,
-            Stage::Opening { .. } | Stage::Settled { .. } => self.home,
-        };
+        let lost = std::mem::replace(&mut self.at, now_on);
         self.pause(lost, now);
+        self.is_refused |= self.advised == Some(lost);
         self.mean_ns = self.mean_ns.filter(|_| self.home == now_on);
         self.home = now_on;
         if !matches!(self.stage, Stage::Opening { .. }) {
@@ -272,44 +456,39 @@ impl Choice {
     }
 
     fn judge(&mut self, now: Instant) -> Step {
-        let Stage::Trial { way, begun, looks, measured, unanswered } = self.stage else {
-            return Step::Stay;
-        };
+        let Stage::Trial { way, begun, measured } = self.stage else { return Step::Stay };
         let before_ns = self.mean_ns.unwrap_or(f64::MAX);
-        let unanswered_ns = f64::from(unanswered) * LOOK_NS as f64;
-        if unanswered >= HANGING_LOOKS && unanswered_ns > HANGING * before_ns {
-            self.pause(way, now);
-            self.settle();
-            return Step::Return { before_ns, now_ns: None };
-        }
         let is_over = now >= begun.saturating_add_nanos(LONGEST_TRIAL_NS);
-        let Some(now_ns) = measured.per_call_ns() else {
+        let per_call_ns = measured.per_call_ns().filter(|_| measured.answers >= self.pace.least);
+        let Some(now_ns) = per_call_ns else {
             if !is_over {
                 return Step::Stay;
             }
-            if unanswered > 0 {
-                self.pause(way, now);
-            } else {
-                // There was nothing to measure: nothing is known of the way.
-                self.ways[way].next_trial = now.saturating_add_nanos(self.ways[way].pause_ns);
-            }
+            self.pause(way, now);
+            self.at = self.home;
             self.settle();
             return Step::Return { before_ns, now_ns: None };
         };
-        let is_enough = looks > LEAST_LOOKS && measured.answers >= ENOUGH_ANSWERS;
-        let is_far_worse = looks > 2 && now_ns > FAR_WORSE * before_ns;
-        if !(is_enough || is_far_worse || looks >= MOST_LOOKS || is_over) {
+        let enough = match now_ns / before_ns {
+            ratio if ratio < GAIN => self.pace.better,
+            ratio if ratio < FAR_WORSE => self.pace.no_better,
+            _ => self.pace.far_worse,
+        };
+        if measured.answers < enough && !is_over {
             return Step::Stay;
         }
         if now_ns < GAIN * before_ns {
             self.pause(self.home, now);
             self.move_to(way);
+            let wait = now.saturating_add_nanos(self.pace.after_move_ns);
+            self.ways.iter_mut().for_each(|way| way.next_trial = way.next_trial.max(wait));
             self.mean_ns = Some(now_ns);
             self.compared_ns = Some(now_ns);
             return Step::Keep { before_ns, now_ns };
         }
         self.pause(way, now);
         self.compared_ns = self.mean_ns;
+        self.at = self.home;
         self.settle();
         Step::Return { before_ns, now_ns: Some(now_ns) }
     }
@@ -320,10 +499,15 @@ impl Choice {
         self.settle();
     }
 
+    /// Calls stay where they are to be without advice, or where they are because of it.
     fn settle(&mut self) {
-        let more = self.roll() % (MORE_LOOKS_BETWEEN + 1);
-        self.unanswered = Measured::default();
-        self.stage = Stage::Settled { looks: 0, until: LOOKS_BETWEEN + more as u32 };
+        self.stage = match self.at == self.home {
+            true => Stage::Settled { looks: 0 },
+            false => {
+                let (since, measured) = (Instant::ZERO, Measured::default());
+                Stage::Following { before_ns: None, since, measured }
+            }
+        };
     }
 
     /// The way is not tried for a while, each time for longer.
@@ -360,21 +544,17 @@ mod tests {
 
     impl Run {
         fn new(ways: usize, seed: u64) -> Run {
-            let choice = Choice::new(ways, 0, seed);
+            let choice = Choice::new(ways, 0, seed, &OF_CLIENT);
             Run { choice, now: Instant::from_nanos(1), at: 0, away: 0, moves: 0 }
         }
 
         fn look(&mut self, answers: u64, per_call_ns: impl Fn(usize) -> f64) -> Step {
-            let under_way_ns = (answers as f64 * per_call_ns(self.at)) as u64;
-            self.look_at(Measured { answers, under_way_ns })
-        }
-
-        fn look_at(&mut self, measured: Measured) -> Step {
             self.now = self.now.saturating_add_nanos(LOOK_NS);
-            let step = self.choice.look(measured, true, self.now);
+            let under_way_ns = (answers as f64 * per_call_ns(self.at)) as u64;
+            let step = self.choice.look(Measured { answers, under_way_ns }, Lanes::One, self.now);
             match step {
-                Step::Stay => {}
-                Step::Try(way) => {
+                Step::Stay | Step::Leave => {}
+                Step::Try(way) | Step::Go(way) => {
                     self.at = way;
                     self.choice.moved(self.now);
                 }
@@ -462,45 +642,6 @@ mod tests {
     }
 
     #[test]
-    fn a_way_on_which_calls_hang_is_left_soon_and_tried_less_and_less() {
-        for answers_first in [0, 5] {
-            let mut run = Run::new(2, 7);
-            let (mut away, mut tried) = (0, 0);
-            for _ in 0..20_000 {
-                let waits = Measured { answers: 0, under_way_ns: 4 * LOOK_NS };
-                let hangs = run.at == 1 && away >= answers_first;
-                let step = match hangs {
-                    false => run.look(100, |_| 1000.0),
-                    true => run.look_at(waits),
-                };
-                tried += u32::from(matches!(step, Step::Try(_)));
-                away = if run.at == 1 { away + 1 } else { 0 };
-                assert!(away <= answers_first + HANGING_LOOKS);
-            }
-            assert_eq!(run.choice.home(), 0);
-            assert!((4..=12).contains(&tried), "tried {tried} times in 10 s");
-        }
-    }
-
-    #[test]
-    fn calls_that_take_longer_than_a_look_are_measured_and_do_not_hang() {
-        let mut run = Run::new(2, 7);
-        // One call at a time, of 5 ms, or of 4 where it takes less: most looks have no answer.
-        let look = |run: &mut Run, count: u64| {
-            let looks_per_call = if run.at == 0 { 10 } else { 8 };
-            let answers = u64::from(count.is_multiple_of(looks_per_call));
-            run.look_at(Measured { answers, under_way_ns: LOOK_NS })
-        };
-        let tried = (1..).find(|count| matches!(look(&mut run, *count), Step::Try(1))).unwrap();
-        let mean_ns = run.choice.mean_ns.unwrap();
-        assert!((4.9e6..5.1e6).contains(&mean_ns), "{mean_ns}");
-        let ends = |step| matches!(step, Step::Keep { .. } | Step::Return { .. });
-        let looks = (1..).find(|count| ends(look(&mut run, tried + *count))).unwrap();
-        assert!(looks > u64::from(MOST_LOOKS), "{looks}");
-        assert_eq!((run.choice.home(), run.moves), (1, 1));
-    }
-
-    #[test]
     fn clients_do_not_try_in_step() {
         let first_returns: Vec<_> = (1..20)
             .map(|seed: u64| {
@@ -516,12 +657,12 @@ mod tests {
 
     #[test]
     fn a_way_that_cannot_be_opened_is_tried_again_after_a_pause() {
-        let mut choice = Choice::new(2, 0, 3);
+        let mut choice = Choice::new(2, 0, 3, &OF_CLIENT);
         let (mut now, mut tried) = (Instant::ZERO, Vec::new());
         let calls = Measured { answers: 100, under_way_ns: 100_000 };
         for _ in 0..4_000 {
             now = now.saturating_add_nanos(LOOK_NS);
-            if choice.look(calls, true, now) == Step::Try(1) {
+            if choice.look(calls, Lanes::One, now) == Step::Try(1) {
                 tried.push(now);
                 choice.not_opened(now);
             }
@@ -541,5 +682,75 @@ mod tests {
         while !matches!(run.look(100, |_| 1000.0), Step::Try(_)) {}
         run.choice.lost_home(run.now);
         assert_eq!((run.choice.home(), run.choice.deadline()), (1, None));
+    }
+
+    #[test]
+    fn advice_is_followed_without_trials_and_given_up_when_the_server_takes_it_back() {
+        for seed in 1..50 {
+            let mut run = Run::new(4, seed);
+            run.choice.advise(Some(2), run.now);
+            run.looks(20, |_| 1000.0);
+            assert_eq!(run.at, 2, "{seed}");
+            for _ in 0..2_000 {
+                assert_eq!(run.look(100, |_| 1000.0), Step::Stay);
+            }
+            run.choice.advise(None, run.now);
+            run.looks(2, |_| 1000.0);
+            assert_eq!((run.at, run.choice.home()), (0, 0), "{seed}");
+        }
+    }
+
+    #[test]
+    fn advice_that_harms_is_left_and_not_followed_again() {
+        let mut run = Run::new(3, 7);
+        let per_call = |way| [1000.0, 1000.0, 5000.0][way];
+        run.looks(3, per_call);
+        run.choice.advise(Some(2), run.now);
+        run.looks(20, per_call);
+        assert_eq!(run.at, 0);
+        for _ in 0..1_000 {
+            run.choice.advise(Some(2), run.now);
+            // Its own trials may take it there, and end as others do.
+            assert_ne!(run.look(100, per_call), Step::Go(2));
+        }
+    }
+
+    /// Whatever a hostile server says, a client moves seldom.
+    #[test]
+    fn advice_that_changes_all_the_time_moves_a_client_seldom() {
+        let mut run = Run::new(4, 7);
+        let mut moves = 0;
+        for look in 0..2_000 {
+            run.choice.advise(Some(look % 4), run.now);
+            moves += u32::from(matches!(run.look(100, |_| 1000.0), Step::Go(_)));
+        }
+        assert!((10..=200).contains(&moves), "{moves} moves in a second");
+    }
+
+    #[test]
+    fn an_advised_way_that_cannot_be_opened_is_not_asked_for_again() {
+        let mut choice = Choice::new(2, 0, 3, &OF_CLIENT);
+        let mut now = Instant::ZERO;
+        let calls = Measured { answers: 100, under_way_ns: 100_000 };
+        let mut asked = 0;
+        for _ in 0..400 {
+            now = now.saturating_add_nanos(LOOK_NS);
+            choice.advise(Some(1), now);
+            if choice.look(calls, Lanes::One, now) == Step::Go(1) {
+                asked += 1;
+                choice.not_opened(now);
+            }
+        }
+        assert_eq!((asked, choice.home()), (1, 0));
+    }
+
+    #[test]
+    fn the_other_lane_is_left_before_a_third_way_is_gone() {
+        let mut run = Run::new(3, 7);
+        run.choice.advise(Some(2), run.now);
+        run.now = run.now.saturating_add_nanos(ADVISED_LATER_NS);
+        let calls = Measured { answers: 100, under_way_ns: 100_000 };
+        assert_eq!(run.choice.look(calls, Lanes::Two(1), run.now), Step::Leave);
+        assert_eq!(run.choice.look(calls, Lanes::Two(2), run.now), Step::Go(2));
     }
 }

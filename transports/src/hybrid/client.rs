@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use farcall_core::error::ReserveError;
+use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::metrics::{MoveCounts, MoveEvent};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
     Armed, Body, ClientTransport, Closing, Delivery, LaneReason, Limits, ReplySink, SlotId,
 };
 
-use super::choice::{Choice, LOOK_NS, Step};
+use super::choice::{Choice, Lanes, OF_CLIENT, Step};
 use super::lane::Lane;
 use super::{OpenLane, Opening, planted};
 use crate::planted::{Bug, is_planted};
@@ -26,7 +26,11 @@ pub struct Hybrid {
     choice: Choice,
     opener: Box<dyn OpenLane>,
     is_opening: bool,
+    /// The calls of the current lane are measured until the next look; otherwise they pass as they are, until it.
+    measures: bool,
     next_look: Instant,
+    /// Before then, a poll is that of the current lane: its calls are not measured, its slots have the connection's numbers, and there is no other lane.
+    quiet_until: Instant,
     limits: Limits,
     /// More slots than any lane has: the second lane's are numbered from it.
     stride: u32,
@@ -37,28 +41,42 @@ pub struct Hybrid {
 /// The lane that new calls do not take.
 struct Other {
     lane: Lane,
-    /// They may take it again, if what is tried is no better. Otherwise it ends as soon as it can.
-    is_kept: bool,
+    kept: Kept,
 }
 
+/// How long the lane that new calls do not take is kept, so that they may take it again. It ends as soon as it can after that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// It is left.
+    No,
+    /// Until the trial is over.
+    Trial,
+    /// Until then: the server may take back its advice.
+    Until(Instant),
+}
+
+/// How long the server takes to see whether its advice was good.
+const ADVICE_IS_TRIED_NS: u64 = 50_000_000;
+
 impl Hybrid {
-    /// A connection whose first lane is of the way `home`. No lane has more than `most_slots` slots. The seed is one of its own.
+    /// A connection whose first lane is of the way `home`. The seed is one of its own.
     pub fn new(
         first: Box<dyn ClientTransport>,
         home: usize,
         opener: Box<dyn OpenLane>,
-        most_slots: u32,
         seed: u64,
     ) -> Hybrid {
-        let (limits, stride) = (first.limits(), most_slots.max(first.slots()));
-        let choice = Choice::new(opener.ways().len(), home, seed);
+        let (limits, stride) = (first.limits(), opener.ways().most_slots().max(first.slots()));
+        let choice = Choice::new(opener.ways().len(), home, seed, &OF_CLIENT);
         Hybrid {
             current: Lane::new(first, home, 0),
             other: None,
             choice,
             opener,
             is_opening: false,
+            measures: true,
             next_look: Instant::ZERO,
+            quiet_until: Instant::ZERO,
             limits,
             stride,
             is_told: false,
@@ -74,7 +92,7 @@ impl Hybrid {
     /// The lane that has this slot of the connection.
     #[inline]
     fn lane_of(&mut self, slot: SlotId) -> Option<&mut Lane> {
-        if (slot.index >= self.stride) == (self.current.offset() > 0) {
+        if slot.index.wrapping_sub(self.current.offset) < self.stride {
             return Some(&mut self.current);
         }
         self.other_lane()
@@ -87,9 +105,21 @@ impl Hybrid {
     }
 
     /// There is more than one lane to look at.
-    #[inline]
     fn is_moving(&self) -> bool {
-        self.other.is_some() | self.is_opening | self.current.requests.over.is_some()
+        self.other.is_some() | self.is_opening | self.current.over.is_some()
+    }
+
+    /// Polls the current lane, and does what else is to be done.
+    #[inline(never)]
+    fn poll_all(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
+        if self.is_opening && is_planted(Bug::BlockingOpening) {
+            return self.attend(now, sink);
+        }
+        let progress = self.current.poll(now, sink);
+        if now < self.next_look && !self.is_moving() {
+            return progress;
+        }
+        progress.and(self.attend(now, sink))
     }
 
     /// What is to be done beside the calls of the current lane.
@@ -97,15 +127,13 @@ impl Hybrid {
     fn attend(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         let mut progress = Progress::IDLE;
         if let Some(other) = &mut self.other {
-            let current = &mut self.current.requests;
-            progress = planted::poll_other(&mut other.lane, current, now, sink);
+            progress = planted::poll_other(&mut other.lane, &mut self.current, now, sink);
         }
         self.end_lost_lanes(now, sink);
         if self.is_told {
             return progress;
         }
         if now >= self.next_look {
-            self.next_look = now.saturating_add_nanos(LOOK_NS);
             self.look(now);
         }
         if self.is_opening {
@@ -118,7 +146,7 @@ impl Hybrid {
                     match usable.and_then(|transport| self.check(transport)) {
                         Ok(transport) => self.move_to(transport, now),
                         Err(why) => {
-                            let to = self.choice.opening().map(|way| self.opener.ways()[way]);
+                            let to = self.choice.opening().map(|way| self.opener.ways().name(way));
                             tracing::info!(to, %why, "no further lane");
                             self.counts.count(MoveEvent::NotOpened);
                             self.choice.not_opened(now);
@@ -127,40 +155,44 @@ impl Hybrid {
                 }
             }
         }
-        if let Some(Other { lane, is_kept: false }) = &mut self.other {
-            match lane.may_end(now) {
-                Ok(()) => self.other = None,
-                Err(at) => progress.next = progress.next.earlier(at),
-            }
-        }
-        if let Some(at) = self.choice.deadline() {
-            progress.next = progress.next.earlier(PollAt::At(at));
-        }
+        progress.next = progress.next.earlier(self.let_go(now));
         progress
+    }
+
+    /// Leaves the other lane when it is kept no longer, and ends it when the server has nothing of it. Gives when to look again.
+    fn let_go(&mut self, now: Instant) -> PollAt {
+        let trial_ends = self.choice.deadline().map_or(PollAt::OnEvent, PollAt::At);
+        let Some(other) = &mut self.other else { return trial_ends };
+        if let Kept::Until(until) = other.kept {
+            if now < until {
+                return PollAt::At(until).earlier(trial_ends);
+            }
+            other.kept = Kept::No;
+        }
+        if other.kept == Kept::No && other.lane.transport.is_unused() {
+            self.other = None;
+        }
+        trial_ends
     }
 
     /// A lane that has ended fails its requests; the connection ends with its last lane.
     fn end_lost_lanes(&mut self, now: Instant, sink: &mut dyn ReplySink) {
-        if let Some(Other { lane, is_kept }) = &mut self.other
-            && let Some(why) = lane.requests.over
+        if let Some(Other { lane, kept }) = &self.other
+            && let Some(why) = lane.over
         {
-            let way = self.opener.ways()[lane.way];
-            tracing::info!(way, %why, "a lane has ended");
-            self.counts.count(MoveEvent::LaneLost);
-            lane.requests.fail(why, sink);
-            if *is_kept {
+            self.say_lost(lane, why);
+            sink.lane_lost(lane.slots(), why);
+            if *kept == Kept::Trial {
                 self.choice.lost_home(now);
             }
             self.other = None;
         }
-        let Some(why) = self.current.requests.over else { return };
+        let Some(why) = self.current.over else { return };
         match self.other.take() {
             Some(Other { lane, .. }) => {
-                let mut lost = std::mem::replace(&mut self.current, lane);
-                let [from, to] = [lost.way, self.current.way].map(|way| self.opener.ways()[way]);
-                tracing::info!(from, to, %why, "moved: a lane has ended");
-                self.counts.count(MoveEvent::LaneLost);
-                lost.requests.fail(why, sink);
+                let lost = std::mem::replace(&mut self.current, lane);
+                self.say_lost(&lost, why);
+                sink.lane_lost(lost.slots(), why);
                 self.choice.lost(self.current.way, now);
             }
             None if !self.is_told => {
@@ -171,21 +203,47 @@ impl Hybrid {
         }
     }
 
+    fn say_lost(&self, lane: &Lane, why: TransportFailure) {
+        tracing::info!(way = self.opener.ways().name(lane.way), %why, "a lane has ended");
+        self.counts.count(MoveEvent::LaneLost);
+    }
+
     fn look(&mut self, now: Instant) {
-        let measured = self.current.requests.take_measured();
-        let may_open = self.other.is_none() && !self.is_opening;
-        let here = self.opener.ways()[self.current.way];
-        let other = self.other.as_ref().map(|other| self.opener.ways()[other.lane.way]);
-        match self.choice.look(measured, may_open, now) {
+        if !self.measures {
+            self.measures = true;
+            self.next_look = now.saturating_add_nanos(self.choice.look_ns());
+            self.quiet_until = Instant::ZERO;
+            return;
+        }
+        let measured = self.current.meter.take_measured();
+        if measured.answers > 0 {
+            let advised = self.opener.ways().advised(self.current.meter.advice);
+            self.choice.advise(advised, now);
+        }
+        let lanes = match &self.other {
+            None if self.is_opening => Lanes::Two(self.current.way),
+            None => Lanes::One,
+            Some(other) => Lanes::Two(other.lane.way),
+        };
+        let way = self.opener.ways().name(self.current.way);
+        let other = self.other.as_ref().map(|other| self.opener.ways().name(other.lane.way));
+        match self.choice.look(measured, lanes, now) {
             Step::Stay => {}
-            Step::Try(way) => {
-                self.opener.open(way, LaneReason::Trial);
-                self.is_opening = true;
+            Step::Try(way) => self.open(way, LaneReason::Trial),
+            Step::Go(to) if lanes == Lanes::Two(to) => {
+                self.say_advised(way, to);
+                self.swap();
+                self.choice.moved(now);
             }
+            Step::Go(to) => {
+                self.say_advised(way, to);
+                self.open(to, LaneReason::Advised);
+            }
+            Step::Leave => self.leave_other(),
             Step::Keep { before_ns, now_ns } => {
                 tracing::debug!(
                     from = other,
-                    to = here,
+                    to = way,
                     before_ns,
                     now_ns,
                     "moved: calls take less time"
@@ -195,25 +253,44 @@ impl Hybrid {
             }
             Step::Return { before_ns, now_ns } => {
                 tracing::debug!(
-                    from = here,
+                    from = way,
                     to = other,
                     before_ns,
                     now_ns,
                     "moved back: calls took no less time"
                 );
                 self.counts.count(MoveEvent::Returned);
-                if let Some(other) = &mut self.other {
-                    std::mem::swap(&mut self.current, &mut other.lane);
-                    self.current.requests.take_measured();
-                    planted::lose_credit(&mut self.current);
-                }
-                self.leave_other();
+                self.swap();
             }
         }
+        self.measures = measured.answers == 0 || self.is_moving() || !self.choice.may_rest(now);
+        let pause_ns = if self.measures { self.choice.look_ns() } else { self.choice.rest_ns() };
+        self.next_look = now.saturating_add_nanos(pause_ns);
+        let is_quiet = !self.measures && self.current.offset == 0;
+        self.quiet_until = if is_quiet { self.next_look } else { Instant::ZERO };
+    }
+
+    fn open(&mut self, way: usize, why: LaneReason) {
+        self.opener.open(way, why);
+        self.is_opening = true;
+    }
+
+    /// New calls take the other lane, and the one that they took is left.
+    fn swap(&mut self) {
+        if let Some(other) = &mut self.other {
+            std::mem::swap(&mut self.current, &mut other.lane);
+            self.current.meter.take_measured();
+            planted::lose_credit(&mut self.current);
+        }
+        self.leave_other();
     }
 
     fn leave_other(&mut self) {
-        self.other.iter_mut().for_each(|other| other.is_kept = false);
+        self.other.iter_mut().for_each(|other| other.kept = Kept::No);
+    }
+
+    fn say_advised(&self, from: &str, to: usize) {
+        tracing::debug!(from, to = self.opener.ways().name(to), "moves as the server advises");
     }
 
     /// Whether a lane can carry what the connection carries.
@@ -231,14 +308,21 @@ impl Hybrid {
     /// From now on new calls take this lane.
     fn move_to(&mut self, transport: Box<dyn ClientTransport>, now: Instant) {
         let Some(way) = self.choice.opening() else { return };
-        let offset = if self.current.offset() == 0 { self.stride } else { 0 };
+        let offset = if self.current.offset == 0 { self.stride } else { 0 };
         let lane = std::mem::replace(&mut self.current, Lane::new(transport, way, offset));
         planted::lose_credit(&mut self.current);
-        let [from, to] = [lane.way, way].map(|way| self.opener.ways()[way]);
-        tracing::debug!(from, to, "calls try another backend");
-        self.counts.count(MoveEvent::Tried);
-        self.other = Some(Other { lane, is_kept: true });
         self.choice.moved(now);
+        let kept = match self.choice.deadline() {
+            Some(_) => Kept::Trial,
+            None => Kept::Until(now.saturating_add_nanos(ADVICE_IS_TRIED_NS)),
+        };
+        let [from, to] = [lane.way, way].map(|way| self.opener.ways().name(way));
+        let is_trial = kept == Kept::Trial;
+        tracing::debug!(from, to, is_trial, "new calls take another backend");
+        self.counts.count(if is_trial { MoveEvent::Tried } else { MoveEvent::Moved });
+        self.other = Some(Other { lane, kept });
+        self.measures = true;
+        self.next_look = now.saturating_add_nanos(self.choice.look_ns());
     }
 }
 
@@ -253,12 +337,11 @@ impl ClientTransport for Hybrid {
 
     #[inline]
     fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
-        if self.current.requests.over.is_some() {
-            return Err(ReserveError::Closed);
+        let mut reserved = self.current.transport.reserve(len);
+        if let Ok((slot, _)) = &mut reserved {
+            slot.index += self.current.offset;
         }
-        let Lane { transport, requests, .. } = &mut self.current;
-        let (slot, bytes) = transport.reserve(len)?;
-        Ok((requests.outer(slot), bytes))
+        reserved
     }
 
     fn release(&mut self, slot: SlotId) {
@@ -270,9 +353,12 @@ impl ClientTransport for Hybrid {
 
     #[inline]
     fn post(&mut self, slot: SlotId, delivery: Delivery) {
+        let measures = self.measures;
         if let Some(lane) = self.lane_of(slot) {
             let slot = lane.inner(slot);
-            lane.requests.begin(slot);
+            if measures {
+                lane.meter.post(slot);
+            }
             lane.transport.post(slot, delivery);
         }
     }
@@ -284,14 +370,13 @@ impl ClientTransport for Hybrid {
         body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
-        if self.current.requests.over.is_some() {
-            return Err(ReserveError::Closed);
-        }
         self.post_again(front, body, delivery);
-        let Lane { transport, requests, .. } = &mut self.current;
-        let slot = transport.post_parts(front, body, delivery)?;
-        requests.begin(slot);
-        Ok(requests.outer(slot))
+        let mut slot = self.current.transport.post_parts(front, body, delivery)?;
+        if self.measures {
+            self.current.meter.post(slot);
+        }
+        slot.index += self.current.offset;
+        Ok(slot)
     }
 
     #[inline]
@@ -305,26 +390,22 @@ impl ClientTransport for Hybrid {
     fn abandon(&mut self, slot: SlotId) {
         if let Some(lane) = self.lane_of(slot) {
             let slot = lane.inner(slot);
-            if lane.requests.end(slot) {
-                lane.transport.abandon(slot);
-            }
+            lane.transport.abandon(slot);
         }
     }
 
     fn is_unused(&self) -> bool {
-        self.current.is_unused() && self.other.as_ref().is_none_or(|other| other.lane.is_unused())
+        let other = self.other.as_ref();
+        self.current.transport.is_unused()
+            && other.is_none_or(|other| other.lane.transport.is_unused())
     }
 
     #[inline]
     fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
-        if self.is_opening && is_planted(Bug::BlockingOpening) {
-            return self.attend(now, sink);
+        if now >= self.quiet_until {
+            return self.poll_all(now, sink);
         }
-        let progress = self.current.poll(now, sink);
-        if now < self.next_look && !self.is_moving() {
-            return progress;
-        }
-        progress.and(self.attend(now, sink))
+        self.current.transport.poll(now, sink)
     }
 
     fn arm(&mut self, waker: Option<&Waker>) -> Armed {
@@ -332,7 +413,7 @@ impl ClientTransport for Hybrid {
         let other = match &mut self.other {
             None => Armed::ByWaker,
             // It can be left: the next poll does that.
-            Some(Other { lane, is_kept: false }) if lane.is_unused() => Armed::No,
+            Some(Other { lane, kept: Kept::No }) if lane.transport.is_unused() => Armed::No,
             Some(Other { lane, .. }) => lane.transport.arm(waker),
         };
         // What is being opened makes an event at the site.

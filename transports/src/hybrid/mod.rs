@@ -7,13 +7,16 @@
 //!
 //! How a lane is opened is the caller's: over sockets by a thread, on a simulated rack in virtual time.
 
+mod adviser;
 mod choice;
 mod client;
 mod lane;
+mod meter;
 mod planted;
 #[cfg(test)]
 mod tests;
 
+pub use adviser::{AdvisedWay, BySharedRate};
 pub use client::Hybrid;
 
 use farcall_core::error::ConnectError;
@@ -23,10 +26,50 @@ use farcall_core::transport::{ClientTransport, LaneReason};
 /// The name of the backends that a connection moves among, in addresses.
 pub const NAME: &str = "hybrid";
 
-/// Opens further lanes of one connection. Its ways are numbered; the client's first lane has one of them.
+/// The ways that one connection may take, each a backend. They are numbered; the client's first lane has one of them.
+#[derive(Clone, Debug, Default)]
+pub struct Ways {
+    ways: Vec<Way>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// The name of the backend.
+    pub name: &'static str,
+    /// What it is called in a server's [advice](farcall_core::transport::advice_in); not 0.
+    pub number: u8,
+    /// Most slots that a lane of it has.
+    pub slots: u32,
+}
+
+impl Ways {
+    /// These.
+    pub fn new(ways: Vec<Way>) -> Ways {
+        Ways { ways }
+    }
+
+    fn len(&self) -> usize {
+        self.ways.len()
+    }
+
+    fn name(&self, way: usize) -> &'static str {
+        self.ways.get(way).map_or("?", |way| way.name)
+    }
+
+    fn most_slots(&self) -> u32 {
+        self.ways.iter().map(|way| way.slots).max().unwrap_or(1)
+    }
+
+    fn advised(&self, number: u8) -> Option<usize> {
+        self.ways.iter().position(|way| way.number == number)
+    }
+}
+
+/// Opens further lanes of one connection.
 pub trait OpenLane: Send {
-    /// The backends' names, by way.
-    fn ways(&self) -> &[&'static str];
+    /// The ways that they may have.
+    fn ways(&self) -> &Ways;
 
     /// Begins to open a lane, and says to the server why. The one before has been opened, or could not be.
     fn open(&mut self, way: usize, why: LaneReason);

@@ -1,11 +1,13 @@
 //! Bugs of a connection that moves, planted to see that tests find them: see [`crate::planted`].
 
+use std::ops::Range;
+
 use farcall_core::error::TransportFailure;
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{Body, Delivery, Message, ReplySink, SlotId};
 
 use super::client::Hybrid;
-use super::lane::{Lane, Requests};
+use super::lane::Lane;
 use crate::planted::{Bug, is_planted};
 
 impl Hybrid {
@@ -33,32 +35,38 @@ pub(super) fn lose_credit(lane: &mut Lane) {
 #[inline]
 pub(super) fn poll_other(
     other: &mut Lane,
-    current: &mut Requests,
+    current: &mut Lane,
     now: Instant,
     sink: &mut dyn ReplySink,
 ) -> Progress {
     if !is_planted(Bug::MistakenAnswer) {
         return other.poll(now, sink);
     }
-    let offset = other.offset();
-    other.poll(now, &mut Mistaking { sink, current, offset })
+    let offset = other.offset;
+    other.poll(now, &mut Mistaking { sink, current, offset, now })
 }
 
 struct Mistaking<'a> {
     sink: &'a mut dyn ReplySink,
-    current: &'a mut Requests,
+    current: &'a mut Lane,
     offset: u32,
+    now: Instant,
 }
 
 impl ReplySink for Mistaking<'_> {
     fn reply(&mut self, slot: SlotId, message: Message<'_>) {
-        match self.current.under_way_at(slot.index - self.offset) {
+        match self.current.meter.under_way_at(slot.index - self.offset) {
             None => self.sink.reply(slot, message),
             Some(mistaken) => {
-                self.current.end(mistaken);
-                self.sink.reply(self.current.outer(mistaken), message);
+                self.current.meter.end(mistaken, self.now);
+                let index = mistaken.index + self.current.offset;
+                self.sink.reply(SlotId { index, ..mistaken }, message);
             }
         }
+    }
+
+    fn lane_lost(&mut self, slots: Range<u32>, why: TransportFailure) {
+        self.sink.lane_lost(slots, why);
     }
 
     fn failed(&mut self, slot: SlotId, why: TransportFailure) {

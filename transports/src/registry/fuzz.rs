@@ -47,6 +47,10 @@ impl ReplySink for NoCalls {
         panic!("nobody has called");
     }
 
+    fn lane_lost(&mut self, _: core::ops::Range<u32>, _: TransportFailure) {
+        panic!("it has one lane");
+    }
+
     fn closed(&mut self, _: TransportFailure) {}
 }
 

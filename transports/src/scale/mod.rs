@@ -301,6 +301,10 @@ impl Backend for Scale {
         MAX_WINDOW
     }
 
+    fn suits_many_clients(&self) -> bool {
+        true
+    }
+
     fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
         check(NAME, fabric.device(NAME)?.caps())
     }

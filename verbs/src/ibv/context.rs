@@ -188,6 +188,8 @@ fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usiz
         persistent_memory: false,
         wait: true,
         write_events: false, // A NIC tells of completions only.
+        // mlx5 has them, but not through the functions of libibverbs that every device has.
+        dynamic_connections: false,
         network: true,
         // The specification promises no order inside a message. A completion only says that the target's NIC is
         // responsible for the data (volume 1, sections 9.5 and 9.7.5).

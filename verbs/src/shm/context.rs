@@ -391,6 +391,7 @@ fn capabilities() -> Capabilities {
         persistent_memory: false,
         wait: true,
         write_events: true,
+        dynamic_connections: false,
         network: false,
         write_order: if cfg!(target_arch = "x86_64") {
             WriteOrder::LeftToRight

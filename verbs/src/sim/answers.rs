@@ -22,7 +22,7 @@ impl World {
     /// Handles an answer.
     pub(super) fn handle_answer(&mut self, to: QpId, psn: u32, answer: Answer, processed: bool) {
         if !processed {
-            let processed_ns = self.process_answer(to, psn);
+            let processed_ns = self.process_answer(to, psn, answer);
             if processed_ns > self.now_ns {
                 return self
                     .events
@@ -30,6 +30,9 @@ impl World {
             }
         }
         self.trace.mix(self.now_ns << 8 | answer as u64);
+        if let Answer::Connected | Answer::NotConnected = answer {
+            return self.handle_reply(to, psn, answer == Answer::Connected);
+        }
         let Some(pair) = self.pair(to).filter(|pair| pair.state == QpState::ReadyToSend) else {
             return;
         };
@@ -46,7 +49,8 @@ impl World {
         });
         self.retire(to);
         match answer {
-            Answer::Sent | Answer::Done => {}
+            Answer::Sent | Answer::Done => self.resume_initiator(to),
+            Answer::Connected | Answer::NotConnected => {}
             Answer::OutOfSequence => {
                 if let Some(pair) = self.pair(to) {
                     pair.go_back(number);
@@ -60,10 +64,13 @@ impl World {
     }
 
     /// Lets the requester's NIC process an answer. Returns when it is done.
-    fn process_answer(&mut self, to: QpId, psn: u32) -> u64 {
+    fn process_answer(&mut self, to: QpId, psn: u32, answer: Answer) -> u64 {
         let node = &mut self.nodes[usize::from(to.node)];
         let (costs, now_ns) = (&self.config.costs, self.now_ns);
         let processed_ns = node.nic.process_answer(costs, now_ns);
+        if let Answer::Connected | Answer::NotConnected = answer {
+            return processed_ns; // No work request was sent yet.
+        }
         let Some(pair) = node.pairs.get_mut(to.number) else { return processed_ns };
         let Some(number) = pair.number_of(psn) else { return processed_ns };
         let Some(request) = pair.wqe(number).map(|wqe| wqe.arrival) else { return processed_ns };
@@ -71,7 +78,7 @@ impl World {
     }
 
     /// Handles a refused message. Responses to earlier READs and atomics are still in flight, and come first.
-    fn refuse(&mut self, qp: QpId, number: u64, status: Status) {
+    pub(super) fn refuse(&mut self, qp: QpId, number: u64, status: Status) {
         match self.pair(qp) {
             Some(pair) if pair.base < number => pair.refused = Some((number, status)),
             Some(_) => self.fail(qp, number, status),
@@ -182,6 +189,7 @@ impl World {
         pair.deadline_ns = now_ns.saturating_add(pair.retry_policy.timeout_ns);
         self.trace.mix(now_ns ^ u64::from(qp.number) << 8);
         self.note(qp, || format!("got no answer to message {base}; sends it again"));
+        self.repeat_connect(qp);
         self.start_timer(qp);
         self.fetch(qp);
     }

@@ -1,5 +1,6 @@
 //! The receiving side of a NIC: arriving messages are checked and executed in order.
 
+use super::dynamic::Dynamic;
 use super::event::{Answer, Event, QpId};
 use super::message::Kind;
 use super::nic::Inbound;
@@ -48,6 +49,7 @@ impl World {
                 Inbound::Atomic(remote.addr)
             }
             Kind::Response => Inbound::Response(len),
+            Kind::Connect { .. } | Kind::Disconnect => Inbound::ReadRequest(0),
             Kind::Bind(_) | Kind::Invalidate(_) => return self.messages.release(index), // Never sent.
         };
         let to_itself = message.from.node == to.node;
@@ -82,6 +84,13 @@ impl World {
         self.trace.mix(self.now_ns ^ u64::from(message.psn) << 40 ^ u64::from(to.number));
         self.trace.mix(edges(&message.payload));
         self.nodes[usize::from(to.node)].nic.count_message();
+        if let Kind::Connect { .. } | Kind::Disconnect = kind {
+            match kind {
+                Kind::Connect { key } => self.accept_initiator(index, key),
+                _ => self.forget_initiator(from, to),
+            }
+            return self.messages.release(index);
+        }
         let known = self.pair(to).filter(|pair| {
             let bound = matches!(kind, Kind::Datagram { .. }) || pair.peer == Some(from);
             pair.ty == class && bound && pair.accepts_messages()
@@ -168,9 +177,12 @@ impl World {
                 self.atomic(index, remote, move |old| old.wrapping_add(add))
             }
             Kind::Flush(remote) => self.flush_memory(index, remote),
-            Kind::Datagram { .. } | Kind::Response | Kind::Bind(_) | Kind::Invalidate(_) => {
-                Outcome::Answered
-            }
+            Kind::Datagram { .. }
+            | Kind::Response
+            | Kind::Bind(_)
+            | Kind::Invalidate(_)
+            | Kind::Connect { .. }
+            | Kind::Disconnect => Outcome::Answered,
         }
     }
 
@@ -229,7 +241,9 @@ impl World {
         let Receive { id, buffer } = receive;
         let Some(pair) = self.pair(at) else { return };
         let ended = pair.srq.map_or(Ended::Receive, Ended::Shared);
-        let (cq, qp, source) = (pair.recv_cq, at.number, None);
+        // Of a responder the owner knows the target.
+        let target = pair.dynamic.as_deref().and_then(Dynamic::target_number);
+        let (cq, qp, source) = (pair.recv_cq, target.unwrap_or(at.number), None);
         let completion =
             Completion { id, qp, status, opcode, byte_len, imm, source, buffer, ended };
         self.complete(at, cq, completion);

@@ -22,6 +22,10 @@ pub(super) enum Answer {
     AccessError,
     /// It was invalid or too long.
     InvalidRequest,
+    /// A target of dynamic connections accepts the initiator.
+    Connected,
+    /// It does not, or there is no such target.
+    NotConnected,
 }
 
 /// One event of the simulation.

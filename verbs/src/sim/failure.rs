@@ -111,6 +111,7 @@ impl World {
 
     /// Destroys a queue pair and its completions. When this returns, the NIC no longer uses its memory.
     pub(super) fn destroy(&mut self, qp: QpId) {
+        self.end_dynamic(qp);
         let node = &mut self.nodes[usize::from(qp.node)];
         let Some(mut pair) = node.pairs.remove(qp.number) else { return };
         if pair.has_skipped {

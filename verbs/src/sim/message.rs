@@ -38,6 +38,12 @@ pub(super) enum Kind {
     Invalidate(u32),
     /// The bytes that a READ or an atomic requested; empty for a flush.
     Response,
+    /// An initiator of dynamic connections asks a target with this key for one.
+    Connect {
+        key: u64,
+    },
+    /// It leaves a responder.
+    Disconnect,
 }
 
 impl Kind {
@@ -58,6 +64,8 @@ impl Kind {
             Kind::Bind(_) => "binding",
             Kind::Invalidate(_) => "invalidation",
             Kind::Response => "response",
+            Kind::Connect { .. } => "connect",
+            Kind::Disconnect => "disconnect",
         }
     }
 }

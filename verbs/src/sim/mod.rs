@@ -39,6 +39,12 @@
 //! So loss, partitions and deaths look as on hardware: first a delay, and then
 //! [`RetryExceeded`](crate::Status::RetryExceeded).
 //!
+//! # Dynamic connections
+//! An initiator ([`connect_dynamically`](crate::QueuePair::connect_dynamically)) is connected to one target at a time. If its next work
+//! request is for another one, its NIC asks that one's for a connection once the work before has left, and sends the request when it
+//! has the reply and the answers of the work before. A target has a responder for each initiator that is connected to it, whose context takes
+//! room in its NIC's cache. A lost disconnect leaves one behind, until its initiator connects again or the target is destroyed.
+//!
 //! # Power failures
 //! Bytes that a NIC writes to [persistent memory](crate::PersistentRegion) wait in the NIC until they are
 //! visible, then in the queue of the PCIe root complex, and then, with DDIO, in dirty lines of the last-level
@@ -63,6 +69,7 @@ mod context;
 mod cpu;
 mod delivery;
 mod durability;
+mod dynamic;
 mod event;
 mod failure;
 mod faults;

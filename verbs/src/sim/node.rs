@@ -60,6 +60,9 @@ pub struct NicResources {
     pub regions: usize,
     /// Memory windows.
     pub memory_windows: usize,
+    /// Responders of [dynamic connections](crate::QueuePair::accept_dynamically), which the NIC makes for its programs' targets: one for each
+    /// initiator that is connected to one of them.
+    pub dynamic_responders: usize,
 }
 
 /// A shared receive queue.
@@ -77,8 +80,14 @@ impl SharedQueue {
 
 impl NodeState {
     pub(super) fn resources(&self) -> NicResources {
+        let is_responder = |number: &u32| {
+            let dynamic = self.pairs.get(*number).and_then(|pair| pair.dynamic.as_deref());
+            dynamic.is_some_and(|it| it.target_number().is_some())
+        };
+        let dynamic_responders = self.pairs.numbers().iter().filter(|it| is_responder(it)).count();
         NicResources {
-            queue_pairs: self.pairs.len(),
+            dynamic_responders,
+            queue_pairs: self.pairs.len() - dynamic_responders,
             completion_queues: self.queues.len(),
             shared_receive_queues: self.srqs.len(),
             regions: self.regions.owned(),
@@ -141,6 +150,7 @@ pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
         persistent_memory: true,
         wait: true,
         write_events: true,
+        dynamic_connections: true,
         network: true,
         write_order: match config.landing {
             Landing::AtOnce | Landing::LeftToRight => WriteOrder::LeftToRight,

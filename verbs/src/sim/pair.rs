@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use super::dynamic::Dynamic;
 use super::event::QpId;
 use super::memory::LocalAddress;
 use super::nic::{Arrival, Context};
 use super::receives::Receives;
-use crate::{CompletionOpcode, QpState, QpType, SharedSlice, Status};
+use crate::{CompletionOpcode, ConnectOptions, QpState, QpType, SharedSlice, Status};
 
 /// How often a message is retransmitted to a silent peer before that counts as dead: the most that the
 /// specification allows.
@@ -20,6 +21,8 @@ pub(super) const RNR_RETRY_FOREVER: u8 = 7;
 pub(super) struct Wqe {
     pub(super) id: u64,
     pub(super) message: u32,
+    /// Where it was posted to.
+    pub(super) to: QpId,
     pub(super) len: u32,
     /// Whether it has a response message, as READs, atomics and flushes have.
     pub(super) asks: bool,
@@ -60,6 +63,17 @@ pub(super) struct RetryPolicy {
     pub(super) rnr_timer_ns: u64,
     /// The timeout of one answer.
     pub(super) timeout_ns: u64,
+}
+
+impl RetryPolicy {
+    pub(super) fn of(options: &ConnectOptions) -> RetryPolicy {
+        RetryPolicy {
+            rnr_retry: options.rnr_retry,
+            rnr_timer_ns: options.rnr_timer_ns,
+            // A message is sent once, and then retransmitted up to the number of retries.
+            timeout_ns: (options.retry_timeout_ns / (u64::from(RETRIES) + 1)).max(1),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -125,6 +139,8 @@ pub(super) struct Pair {
     pub(super) last_reply_ns: u64,
     /// The results of the last atomics, for a peer that retries.
     pub(super) atomics: VecDeque<(u32, u64)>,
+    /// What it is to dynamic connections, if it takes part in them.
+    pub(super) dynamic: Option<Box<Dynamic>>,
 }
 
 impl Pair {
@@ -170,6 +186,16 @@ impl Pair {
             landed_ns: 0,
             last_reply_ns: 0,
             atomics: VecDeque::new(),
+            dynamic: None,
+        }
+    }
+
+    /// Where work that is posted now goes.
+    #[inline]
+    pub(super) fn destination(&self) -> Option<QpId> {
+        match self.dynamic.as_deref() {
+            Some(dynamic) => dynamic.named(),
+            None => self.peer,
         }
     }
 
@@ -194,7 +220,10 @@ impl Pair {
     /// Whether a message in flight needs an answer.
     #[inline]
     pub(super) fn waits(&self) -> bool {
-        self.next > self.base && self.state == QpState::ReadyToSend && !self.rnr_wait
+        let connects = || self.dynamic.as_deref().is_some_and(Dynamic::is_connecting);
+        (self.next > self.base || connects())
+            && self.state == QpState::ReadyToSend
+            && !self.rnr_wait
     }
 
     /// Completes requests before `number` that need no response bytes: the peer has executed all of them.

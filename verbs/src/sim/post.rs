@@ -51,7 +51,7 @@ impl World {
             Work::Send { to: Some(to), .. } => {
                 QpId { node: to.handle.sim().map_or(qp.node, |way| way.node), number: to.qp.0 }
             }
-            _ => self.pair(qp).and_then(|pair| pair.peer).unwrap_or(qp),
+            _ => self.pair(qp).and_then(|pair| pair.destination()).unwrap_or(qp),
         };
         let Parts { kind, asks, opcode, imm, len, inline, source, into, buffer, held } =
             parts(work, binder);
@@ -84,6 +84,7 @@ impl World {
         let wqe = Wqe {
             id: signaled.unwrap_or(0),
             message: index,
+            to,
             len: len as u32,
             asks,
             into,

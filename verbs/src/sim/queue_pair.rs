@@ -10,7 +10,7 @@ use super::completion_queue::CqHandle;
 use super::context::{Context, Domain};
 use super::event::{Event, QpId};
 use super::node::gid;
-use super::pair::{Pair, PairParts, RETRIES, RetryPolicy, Wqe};
+use super::pair::{Pair, PairParts, RetryPolicy, Wqe};
 use super::shared_receive::SharedReceiveQueue;
 use super::world::World;
 use crate::memory::window::Binder;
@@ -131,29 +131,32 @@ impl QueuePair {
         if self.ty == QpType::Ud {
             return Err(ConnectError::Type(self.ty));
         }
+        let state = self.state();
+        if state != QpState::Init {
+            return Err(ConnectError::State(state));
+        }
+        let peer = self.peer_of(peer)?;
         let mut world = self.lock();
-        let (seed, nodes) = (world.seed, world.nodes.len());
         let pair = world.pair(self.id).ok_or(ConnectError::State(QpState::Error))?;
-        if pair.state != QpState::Init {
-            return Err(ConnectError::State(pair.state));
-        }
-        if peer.ty != self.ty as u32 {
-            return Err(ConnectError::Mismatch("it names a queue pair of another type"));
-        }
-        let node = u16::try_from(peer.node).ok().filter(|node| usize::from(*node) < nodes);
-        let (Some(node), true) = (node, peer.seed == seed) else {
-            return Err(ConnectError::Mismatch("it names a node of another rack"));
-        };
-        pair.peer = Some(QpId { node, number: peer.qp });
-        pair.retry_policy = RetryPolicy {
-            rnr_retry: options.rnr_retry,
-            rnr_timer_ns: options.rnr_timer_ns,
-            // A message is sent once, and then retransmitted up to the number of retries.
-            timeout_ns: (options.retry_timeout_ns / (u64::from(RETRIES) + 1)).max(1),
-        };
+        pair.peer = Some(peer);
+        pair.retry_policy = RetryPolicy::of(options);
         pair.rnr_left = options.rnr_retry;
         pair.state = QpState::ReadyToSend;
         Ok(())
+    }
+
+    /// The queue pair that a peer's endpoint names.
+    pub(super) fn peer_of(&self, peer: &SimEndpoint) -> Result<QpId, ConnectError> {
+        let world = self.lock();
+        if peer.ty != self.ty as u32 {
+            return Err(ConnectError::Mismatch("it names a queue pair of another type"));
+        }
+        let nodes = world.nodes.len();
+        let node = u16::try_from(peer.node).ok().filter(|node| usize::from(*node) < nodes);
+        match node {
+            Some(node) if peer.seed == world.seed => Ok(QpId { node, number: peer.qp }),
+            _ => Err(ConnectError::Mismatch("it names a node of another rack")),
+        }
     }
 
     pub(crate) fn activate(&mut self, qkey: u32) -> Result<(), ConnectError> {

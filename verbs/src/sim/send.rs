@@ -60,6 +60,14 @@ impl World {
             if wqe.asks && pair.asking >= MAX_RD_ATOMIC as u32 {
                 return; // An answer will make room.
             }
+            if let Some(dynamic) = &pair.dynamic {
+                let target = wqe.to;
+                if !dynamic.reaches(target) {
+                    return self.approach(qp, target);
+                }
+                let responder = pair.peer.unwrap_or(target);
+                self.messages[wqe.message].to = responder;
+            }
             let context = (!context_read).then_some(&mut pair.context);
             let pushed = wqe.pushed.then_some(&mut wqe.arrival);
             if !is_there

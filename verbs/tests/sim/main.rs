@@ -3,6 +3,7 @@
 
 mod actors;
 mod datagrams;
+mod dynamic;
 mod faults;
 mod landing;
 mod persistence;

@@ -17,7 +17,7 @@ pub enum MeasuredNic {
 
 impl MeasuredNic {
     /// Its constants.
-    pub(super) fn costs(self) -> Costs {
+    pub(in crate::sim) fn costs(self) -> Costs {
         match self {
             MeasuredNic::ConnectX3 => Costs::connectx3(),
             MeasuredNic::ConnectIb => Costs::connect_ib(),
@@ -25,7 +25,7 @@ impl MeasuredNic {
     }
 
     /// The cores of one socket of its machines.
-    pub(super) fn cores(self) -> usize {
+    pub(in crate::sim) fn cores(self) -> usize {
         match self {
             MeasuredNic::ConnectX3 => 8,
             MeasuredNic::ConnectIb => 14,

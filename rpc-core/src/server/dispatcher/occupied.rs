@@ -1,44 +1,46 @@
 //! Which transports of a thread have clients: only those are polled in each turn.
 
-/// The others are looked at once in so many turns, and before the thread sleeps: for new clients, and for what only a poll finds,
-/// such as a device that is lost.
-const TURNS_PER_LOOK: u32 = 64;
+use crate::time::Instant;
+
+/// The others are looked at once in so long, and before the thread sleeps: for new clients, and for what only a poll finds,
+/// such as a device that is lost. Of a thread that is busy it takes less than one turn in a hundred.
+const BETWEEN_LOOKS_NS: u64 = 100_000;
 
 /// Which transports of one thread are polled.
 #[derive(Default)]
 pub(super) struct Occupied {
-    /// By the number of the transport: it had no clients when it was looked at.
-    vacant: Vec<bool>,
-    turns_until_look: u32,
+    /// The numbers of those that had clients when all were looked at.
+    polled: Vec<u32>,
+    next_look: Instant,
 }
 
 impl Occupied {
     /// The next turn looks at all transports.
     pub(super) fn look_soon(&mut self) {
-        self.turns_until_look = 0;
+        self.next_look = Instant::ZERO;
     }
 
-    /// A turn begins. Whether it looks at all transports, and [notes](Self::note) how each is.
+    /// Whether the turn that begins is to look at all transports.
     #[inline]
-    pub(super) fn begin_turn(&mut self) -> bool {
-        let looks = self.turns_until_look == 0;
-        self.turns_until_look = if looks { TURNS_PER_LOOK } else { self.turns_until_look } - 1;
-        looks
+    pub(super) fn is_to_look(&self, now: Instant) -> bool {
+        now >= self.next_look
     }
 
-    /// This transport was looked at.
-    pub(super) fn note(&mut self, number: u32, is_vacant: bool) {
-        let number = number as usize;
-        if self.vacant.len() <= number {
-            self.vacant.resize(number + 1, false);
-        }
-        self.vacant[number] = is_vacant;
+    /// Begins a look, which [notes](Self::note) the transports that are polled from then on.
+    pub(super) fn begin_look(&mut self, now: Instant) {
+        self.next_look = now.saturating_add_nanos(BETWEEN_LOOKS_NS);
+        self.polled.clear();
     }
 
-    /// Whether a turn that does not look at all polls this transport: also one that has come since.
+    /// This transport was looked at, and is to be polled in each turn.
+    pub(super) fn note(&mut self, number: u32) {
+        self.polled.push(number);
+    }
+
+    /// The transports that a turn polls which does not look at all, by number.
     #[inline]
-    pub(super) fn has(&self, number: u32) -> bool {
-        self.vacant.get(number as usize) != Some(&true)
+    pub(super) fn polled(&self) -> &[u32] {
+        &self.polled
     }
 }
 
@@ -130,18 +132,21 @@ mod tests {
     }
 
     #[test]
-    fn transports_without_clients_are_looked_at_once_in_many_turns() {
+    fn transports_without_clients_are_looked_at_now_and_then() {
         let mut occupied = Occupied::default();
-        let polled = |occupied: &Occupied| [0, 1, 2].map(|number| occupied.has(number));
-        assert!(occupied.begin_turn(), "nothing is known at first");
-        occupied.note(0, true);
-        occupied.note(2, true);
-        assert_eq!(polled(&occupied), [false, true, false]);
-        assert!(occupied.has(3), "it has come since");
-        assert_eq!((0..200).find(|_| occupied.begin_turn()), Some(TURNS_PER_LOOK as usize - 1));
-        occupied.note(2, false);
-        assert_eq!(polled(&occupied), [false, true, true]);
+        let at = |us: u64| Instant::from_nanos(us * 1000);
+        let mut looks = Vec::new();
+        for us in (0..400).step_by(40) {
+            if occupied.is_to_look(at(us)) {
+                looks.push(us);
+                occupied.begin_look(at(us));
+                occupied.note(1);
+            }
+            assert_eq!(occupied.polled(), [1]);
+        }
+        assert_eq!(looks, [0, 120, 240, 360]);
+        assert!(!occupied.is_to_look(at(400)));
         occupied.look_soon();
-        assert!(occupied.begin_turn());
+        assert!(occupied.is_to_look(at(400)));
     }
 }

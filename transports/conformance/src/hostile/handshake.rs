@@ -43,6 +43,7 @@ pub fn hello(backend: &str, service: &ServiceDescription, terms: Terms, setup: V
         further: Vec::new(),
         lane: Lane::Alone,
         why: LaneReason::First,
+        thread: None,
     })
 }
 

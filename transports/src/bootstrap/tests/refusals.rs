@@ -62,6 +62,7 @@ fn a_device_that_fails_is_named_to_programs_of_the_same_user_only() {
         further: Vec::new(),
         lane: Lane::Alone,
         why: LaneReason::First,
+        thread: None,
         setup: Vec::new(),
     };
     let told = |source| {

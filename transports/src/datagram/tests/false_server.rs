@@ -49,6 +49,10 @@ impl ReplySink for Caller {
         self.end(slot);
     }
 
+    fn lane_lost(&mut self, _: std::ops::Range<u32>, _: TransportFailure) {
+        panic!("it has one lane");
+    }
+
     fn closed(&mut self, _: TransportFailure) {
         assert!(!std::mem::replace(&mut self.closed, true), "closed twice");
         self.waits.clear();

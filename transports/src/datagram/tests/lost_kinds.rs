@@ -40,6 +40,10 @@ impl ReplySink for Heard {
         panic!("{slot:?} failed: {why:?}");
     }
 
+    fn lane_lost(&mut self, _: std::ops::Range<u32>, _: TransportFailure) {
+        panic!("it has one lane");
+    }
+
     fn closed(&mut self, why: TransportFailure) {
         panic!("the session ended: {why:?}");
     }

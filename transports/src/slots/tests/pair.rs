@@ -69,6 +69,10 @@ impl ReplySink for Heard {
         self.failed.push((slot, why));
     }
 
+    fn lane_lost(&mut self, _: std::ops::Range<u32>, _: TransportFailure) {
+        panic!("it has one lane");
+    }
+
     fn closed(&mut self, why: TransportFailure) {
         self.closed.push(why);
     }

@@ -1,0 +1,154 @@
+//! How close connections that move come to an oracle.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+
+use super::day::Day;
+use super::run::{PhaseRun, Run};
+use crate::chart::{self, Lines};
+
+/// From then on, connections that move are to be as good as the best backend of the phase.
+const SETTLED_MS: usize = 50;
+
+/// A day over each backend, and over connections that move.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was asked of them.
+    pub day: Day,
+    /// Over each backend.
+    pub fixed: Vec<(String, Run)>,
+    /// Over connections that move.
+    pub moving: Run,
+}
+
+/// One target, and what was measured.
+#[derive(Clone, Debug)]
+pub struct Goal {
+    /// What it is.
+    pub what: &'static str,
+    /// What was measured.
+    pub measured: f64,
+    /// The bound.
+    pub bound: f64,
+    /// Whether the bound is from above.
+    pub is_most: bool,
+}
+
+impl Goal {
+    /// Whether it is reached.
+    pub fn is_reached(&self) -> bool {
+        if self.is_most { self.measured <= self.bound } else { self.measured >= self.bound }
+    }
+}
+
+impl Report {
+    /// The best backend of a phase, with its run.
+    fn best(&self, phase: usize) -> Option<(&str, &PhaseRun)> {
+        let runs = self.fixed.iter().map(|(name, run)| (name.as_str(), &run.phases[phase]));
+        runs.max_by_key(|(_, run)| run.calls())
+    }
+
+    /// Of a phase: the part of the best backend's answers, of the whole phase and of its settled part, and for how many milliseconds there were fewer
+    /// than 0.8 of them.
+    fn of_phase(&self, phase: usize) -> Option<(f64, f64, usize)> {
+        let (moving, best) = (&self.moving.phases[phase], self.best(phase)?.1);
+        let ratio = |of: u64, to: u64| of as f64 / to.max(1) as f64;
+        let whole = ratio(moving.calls(), best.calls());
+        let settled = ratio(moving.calls_after(SETTLED_MS), best.calls_after(SETTLED_MS));
+        let usual = best.calls() as f64 / best.by_ms.len().max(1) as f64;
+        let low =
+            moving.by_ms.iter().take(SETTLED_MS).filter(|calls| (**calls as f64) < 0.8 * usual);
+        Some((whole, settled, low.count()))
+    }
+
+    /// The targets.
+    pub fn goals(&self) -> Vec<Goal> {
+        let phases = || 0..self.day.phases.len();
+        // Each phase counts alike, however many calls it has.
+        let mean = |of: &dyn Fn(usize) -> f64| {
+            phases().map(of).sum::<f64>() / phases().len().max(1) as f64
+        };
+        let part = |run: &Run, phase: usize| {
+            let best = self.best(phase).map_or(1, |(_, best)| best.calls());
+            run.phases[phase].calls() as f64 / best.max(1) as f64
+        };
+        let oracle = mean(&|phase| part(&self.moving, phase));
+        let single = self.fixed.iter().map(|(_, run)| mean(&|phase| part(run, phase)));
+        let single = single.fold(0.0, f64::max);
+        let all = phases().filter_map(|phase| self.of_phase(phase));
+        let settled = all.clone().map(|it| it.1).fold(f64::INFINITY, f64::min);
+        let low = all.map(|it| it.2).max().unwrap_or(0);
+        let p99 = phases().filter_map(|phase| {
+            let best = self.best(phase)?.1.latency.value_at_quantile(0.99);
+            Some(
+                self.moving.phases[phase].latency.value_at_quantile(0.99) as f64
+                    / best.max(1) as f64,
+            )
+        });
+        let goal = |what, measured, bound, is_most| Goal { what, measured, bound, is_most };
+        vec![
+            goal("calls / the best backend of each phase", oracle, 0.95, false),
+            goal("calls / the best backend of the day", oracle / single, 1.2, false),
+            goal("longest below 0.8 of the phase's best, ms", low as f64, 20.0, true),
+            goal("p99 / that of the phase's best, at most", p99.fold(0.0, f64::max), 2.0, true),
+            goal("calls after 50 ms of a phase / its best, at least", settled, 0.9, false),
+        ]
+    }
+
+    /// As text.
+    ///
+    /// # Errors
+    /// None: text can be written.
+    pub fn table(&self) -> Result<String> {
+        let mut text = String::new();
+        write!(text, "{:24} {:>7}", "calls per ms", "clients")?;
+        self.fixed.iter().try_for_each(|(name, _)| write!(text, " {name:>10}"))?;
+        writeln!(text, " {:>10} {:>7} {:>8} {:>8}", "hybrid", "/ best", "settled", "ms < 0.8")?;
+        for (number, phase) in self.day.phases.iter().enumerate() {
+            write!(text, "{:24} {:>7}", phase.name, phase.clients)?;
+            let per_ms = |run: &Run| {
+                let run = &run.phases[number];
+                run.calls() as f64 / run.by_ms.len().max(1) as f64
+            };
+            self.fixed.iter().try_for_each(|(_, run)| write!(text, " {:>10.1}", per_ms(run)))?;
+            let (whole, settled, low) = self.of_phase(number).unwrap_or_default();
+            let moving = per_ms(&self.moving);
+            writeln!(text, " {moving:>10.1} {whole:>7.2} {settled:>8.2} {low:>8}")?;
+        }
+        for Goal { what, measured, bound, is_most } in self.goals() {
+            let (sign, of) = if is_most { ("at most", "") } else { ("at least", "") };
+            writeln!(text, "{what:52} {measured:>8.2}  {sign} {bound}{of}")?;
+        }
+        Ok(text)
+    }
+
+    /// The rate over the day, next to that of each phase's best backend.
+    ///
+    /// # Errors
+    /// The picture cannot be drawn.
+    pub fn svg(&self) -> Result<String> {
+        let mut series = vec![
+            ("hybrid".to_owned(), Vec::new()),
+            ("best backend of the phase".to_owned(), Vec::new()),
+        ];
+        let mut ms = 1.0;
+        for number in 0..self.day.phases.len() {
+            let best =
+                self.best(number).map(|(_, best)| best.calls() as f64 / best.by_ms.len() as f64);
+            for calls in &self.moving.phases[number].by_ms {
+                series[0].1.push((ms, *calls as f64));
+                series[1].1.push((ms, best.unwrap_or(0.0)));
+                ms += 1.0;
+            }
+        }
+        let lines = Lines {
+            title: "A day on the rack: answers per millisecond".into(),
+            x_label: "ms",
+            y_label: "answers",
+            series,
+            is_logarithmic: true,
+        };
+        chart::charts(&[lines], 1)
+    }
+}

@@ -1,0 +1,331 @@
+//! What a server advises its clients: the way on which all of them together make most calls.
+//!
+//! A client that tries a way alone gains nothing where all clients are the limit: its calls still wait behind theirs, for example because
+//! the server's NIC has no room for the contexts of all queue pairs (FaSST, section 3.2; ScaleRPC, section 2). So a server that
+//! has many clients advises all of them the same way, has all of them try another now and then, and compares how many calls it answers in a
+//! time. Otherwise it advises nothing, and each client takes the way that is best for its own calls.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use farcall_core::time::Instant;
+use farcall_core::transport::{Adviser, ThreadLoad};
+
+use super::choice::{Choice, Lanes, Measured, Pace, Step};
+
+/// A server with fewer connections advises nothing: each has its part of the NIC, and sees what it gains.
+const MANY_CONNECTIONS: u64 = 16;
+
+/// Time between two looks.
+const LOOK_NS: u64 = 1_000_000;
+
+/// Clients follow other advice within this time, and what is measured meanwhile is of both.
+const MOVING_NS: u64 = 4_000_000;
+
+/// The part of the calls that come over a way when all clients have moved there that will, in per cent.
+const MOVED_PERCENT: u64 = 90;
+
+/// Looks at clients that move in which there are far fewer calls than before, or none moves, after which it is judged what they do now.
+const LOOKS_AT_STRAGGLERS: u32 = 2;
+
+/// The pace of trials in which all clients move. One look counts as one answer.
+static OF_SERVER: Pace = Pace {
+    settling_ns: 0,
+    trial_look_ns: LOOK_NS,
+    first_pause_ns: 400_000_000,
+    after_move_ns: 40_000_000,
+    in_order: true,
+    least: 1,
+    far_worse: 1,
+    no_better: 2,
+    better: 3,
+};
+
+/// A way that a server may advise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdvisedWay {
+    /// Its number in the server's answers.
+    pub number: u8,
+    /// Its index among the ways of the address.
+    pub half: usize,
+}
+
+/// Advises by the rate of all threads' calls.
+#[derive(Debug)]
+pub struct BySharedRate {
+    threads: Box<[Told]>,
+    ways: Vec<AdvisedWay>,
+    advice: AtomicU8,
+    next_look: AtomicU64,
+    decision: Mutex<Decision>,
+}
+
+/// What one thread has told of its load.
+#[derive(Debug, Default)]
+struct Told {
+    connections: AtomicU64,
+    /// Over each way.
+    calls: Box<[AtomicU64]>,
+}
+
+/// The load of all threads.
+#[derive(Debug, Default)]
+struct Load {
+    connections: u64,
+    /// Since the last look, over each way.
+    calls: Vec<u64>,
+    /// Until the last look.
+    before: Vec<u64>,
+}
+
+impl BySharedRate {
+    /// Of a server with so many threads, which may advise these ways. It tries them in this order.
+    pub fn new(threads: usize, ways: Vec<AdvisedWay>, seed: u64) -> BySharedRate {
+        let calls = || ways.iter().map(|_| AtomicU64::default()).collect();
+        let told = |_| Told { calls: calls(), ..Told::default() };
+        BySharedRate {
+            threads: (0..threads).map(told).collect(),
+            advice: AtomicU8::default(),
+            next_look: AtomicU64::default(),
+            decision: Mutex::new(Decision::new(ways.len(), seed)),
+            ways,
+        }
+    }
+
+    fn add_up(&self, load: &mut Load) {
+        load.connections = 0;
+        load.calls.fill(0);
+        for told in &self.threads {
+            load.connections += told.connections.load(Ordering::Relaxed);
+            let calls = told.calls.iter().map(|it| it.load(Ordering::Relaxed));
+            load.calls.iter_mut().zip(calls).for_each(|(sum, it)| *sum += it);
+        }
+        for (calls, before) in load.calls.iter_mut().zip(&mut load.before) {
+            let until_now = std::mem::replace(before, *calls);
+            *calls = before.saturating_sub(until_now);
+        }
+    }
+}
+
+impl Adviser for BySharedRate {
+    fn advise(&self, thread: usize, load: &ThreadLoad<'_>, now: Instant) -> u8 {
+        if let Some(told) = self.threads.get(thread) {
+            told.connections.store(load.connections as u64, Ordering::Relaxed);
+            for (way, told) in self.ways.iter().zip(&told.calls) {
+                told.store(load.calls.get(way.half).copied().unwrap_or(0), Ordering::Relaxed);
+            }
+        }
+        // One thread decides; the others go on with what was decided.
+        if now.as_nanos() >= self.next_look.load(Ordering::Relaxed)
+            && let Ok(mut decision) = self.decision.try_lock()
+        {
+            let next = now.saturating_add_nanos(LOOK_NS);
+            self.next_look.store(next.as_nanos(), Ordering::Relaxed);
+            self.add_up(&mut decision.load);
+            let advised = decision.look(now);
+            let number = advised.and_then(|way| self.ways.get(way)).map_or(0, |way| way.number);
+            if self.advice.swap(number, Ordering::Relaxed) != number {
+                tracing::debug!(number, "advises its clients");
+            }
+        }
+        self.advice.load(Ordering::Relaxed)
+    }
+}
+
+/// The decision, for all clients together.
+#[derive(Debug)]
+struct Decision {
+    seed: u64,
+    /// The load at this look.
+    load: Load,
+    /// While there are many clients.
+    for_many: Option<ForMany>,
+}
+
+/// Which way many clients are advised.
+#[derive(Debug)]
+struct ForMany {
+    choice: Choice,
+    last_look: Instant,
+    advised: usize,
+    /// When the advice was last changed.
+    changed: Instant,
+    /// The part of the calls over the advised way at the last look, in per cent.
+    moved_percent: u64,
+    /// Looks with stragglers.
+    looks: u32,
+}
+
+impl Load {
+    fn all_calls(&self) -> u64 {
+        self.calls.iter().sum()
+    }
+}
+
+impl Decision {
+    fn new(ways: usize, seed: u64) -> Decision {
+        let load = Load { calls: vec![0; ways], before: vec![0; ways], connections: 0 };
+        Decision { seed, load, for_many: None }
+    }
+
+    /// Which of the ways to advise from now on.
+    fn look(&mut self, now: Instant) -> Option<usize> {
+        if self.load.connections < MANY_CONNECTIONS || self.load.calls.is_empty() {
+            self.for_many = None;
+            return None;
+        }
+        let many = self.for_many.get_or_insert_with(|| ForMany::new(&self.load, self.seed, now));
+        many.look(&self.load, now);
+        Some(many.advised)
+    }
+}
+
+impl ForMany {
+    /// They begin on the way of most calls.
+    fn new(load: &Load, seed: u64, now: Instant) -> ForMany {
+        let (calls, mut advised) = (&load.calls, 0);
+        for (way, here) in calls.iter().enumerate() {
+            if *here > calls[advised] {
+                advised = way;
+            }
+        }
+        let choice = Choice::new(calls.len(), advised, seed, &OF_SERVER);
+        let changed = Instant::ZERO;
+        ForMany { choice, last_look: now, advised, changed, moved_percent: 0, looks: 0 }
+    }
+
+    fn look(&mut self, load: &Load, now: Instant) {
+        let since = std::mem::replace(&mut self.last_look, now);
+        let calls = load.all_calls();
+        if calls == 0 || since == now {
+            return;
+        }
+        // In thousandths of a nanosecond, for calls take some 50 ns.
+        let ns = (now - since).as_nanos() as u64;
+        let measured = Measured { answers: 1, under_way_ns: ns.saturating_mul(1000) / calls };
+        let is_moving = now < self.changed.saturating_add_nanos(MOVING_NS);
+        if let Some(way) = self.choice.opening() {
+            if self.have_moved(load.calls[way] * 100 / calls, measured, is_moving) {
+                self.choice.moved(now);
+            }
+        } else if !is_moving {
+            self.decide(measured, now);
+        }
+    }
+
+    fn decide(&mut self, measured: Measured, now: Instant) {
+        let advised = match self.choice.look(measured, Lanes::One, now) {
+            Step::Stay | Step::Leave | Step::Keep { .. } => return,
+            Step::Try(way) | Step::Go(way) => way,
+            Step::Return { .. } => self.choice.home(),
+        };
+        (self.advised, self.changed) = (advised, now);
+        (self.moved_percent, self.looks) = (0, 0);
+    }
+
+    /// Whether all clients have moved that will.
+    fn have_moved(&mut self, percent: u64, measured: Measured, are_moving: bool) -> bool {
+        let before = std::mem::replace(&mut self.moved_percent, percent);
+        if percent >= MOVED_PERCENT {
+            return true;
+        }
+        let is_straggling = percent <= before && !are_moving;
+        let counts = is_straggling || self.choice.is_far_worse(measured);
+        self.looks = if counts { self.looks + 1 } else { 0 };
+        self.looks >= LOOKS_AT_STRAGGLERS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITE_IMM: u8 = 1;
+    const DATAGRAM: u8 = 2;
+    const SCALE: u8 = 6;
+
+    /// A server of two threads, whose clients follow within `LAG` looks. It answers as many calls in a millisecond as `rate(way)` says.
+    /// Without advice they are on `write_imm`.
+    struct Server {
+        adviser: BySharedRate,
+        now: Instant,
+        calls: [u64; 5],
+        connections: usize,
+        /// The advice of the last looks, the latest last.
+        advised: Vec<u8>,
+        changes: u32,
+    }
+
+    const LAG: usize = 4;
+
+    impl Server {
+        fn new(connections: usize) -> Server {
+            let ways = [(DATAGRAM, 1), (SCALE, 4), (WRITE_IMM, 0)];
+            let ways = ways.map(|(number, half)| AdvisedWay { number, half });
+            let adviser = BySharedRate::new(2, ways.to_vec(), 9);
+            let advised = vec![0; LAG];
+            Server { adviser, now: Instant::ZERO, calls: [0; 5], connections, advised, changes: 0 }
+        }
+
+        fn run(&mut self, ms: u64, rate: impl Fn(u8) -> u64) -> u8 {
+            for _ in 0..2 * ms {
+                self.now = self.now.saturating_add_nanos(500_000);
+                let followed = match self.advised[self.advised.len() - LAG] {
+                    0 => WRITE_IMM,
+                    advised => advised,
+                };
+                let mut advice = 0;
+                let half = match followed {
+                    DATAGRAM => 1,
+                    SCALE => 4,
+                    _ => 0,
+                };
+                self.calls[half] += rate(followed) / 4;
+                for thread in 0..2 {
+                    let load = ThreadLoad { calls: &self.calls, connections: self.connections / 2 };
+                    advice = self.adviser.advise(thread, &load, self.now);
+                }
+                self.changes += u32::from(self.advised.last() != Some(&advice));
+                self.advised.push(advice);
+            }
+            self.advised[self.advised.len() - 1]
+        }
+    }
+
+    #[test]
+    fn all_clients_are_advised_to_take_the_way_of_most_calls() {
+        let mut server = Server::new(400);
+        assert_eq!(server.run(60, |way| if way == DATAGRAM { 20_000 } else { 5_000 }), DATAGRAM);
+        server.changes = 0;
+        assert_eq!(server.run(60, |way| if way == SCALE { 20_000 } else { 8_000 }), SCALE);
+    }
+
+    #[test]
+    fn few_clients_and_those_that_gain_nothing_are_left_alone() {
+        let mut few = Server::new(12);
+        few.run(1000, |way| if way == DATAGRAM { 20_000 } else { 5_000 });
+        assert_eq!(few.changes, 0);
+        let mut many = Server::new(400);
+        let rate = |way| if way == WRITE_IMM { 5_000 } else { 5_100 };
+        assert_eq!(many.run(10_000, rate), WRITE_IMM);
+        many.advised.drain(..2_000);
+        let advised = many.advised.iter().filter(|advice| **advice != WRITE_IMM).count();
+        assert!(advised * 50 < many.advised.len(), "{advised} of {} looks", many.advised.len());
+    }
+
+    #[test]
+    fn advice_ends_when_most_clients_have_left() {
+        let mut server = Server::new(400);
+        let rate = |way| if way == DATAGRAM { 20_000 } else { 5_000 };
+        assert_eq!(server.run(60, rate), DATAGRAM);
+        server.connections = 8;
+        assert_eq!(server.run(5, rate), 0);
+    }
+
+    #[test]
+    fn a_server_without_calls_tries_nothing() {
+        let mut server = Server::new(400);
+        server.run(1000, |_| 0);
+        assert_eq!(server.changes, 1, "to where they are");
+    }
+}
