@@ -23,7 +23,7 @@ pub enum Server {}
 
 impl Server {
     /// A builder of a server with one thread and no services yet. The server listens at the addresses that
-    /// [`Address`](crate::Address) describes, and also answers [pings](crate::ping) and says what it has [refused](crate::info).
+    /// [`Address`](crate::Address) describes, and also answers [pings](crate::ping) and says what it has refused and who is [connected](crate::info).
     pub fn builder() -> ServerBuilder {
         let informer = Informer::default();
         farcall_core::Server::builder()

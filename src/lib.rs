@@ -47,12 +47,12 @@ pub mod rack;
 
 pub use bytes::{self, Bytes};
 pub use farcall_core::lock;
-pub use farcall_core::metrics::RefusalReason;
+pub use farcall_core::metrics::{MoveEvent, OpenConnection, OpenLane, RefusalReason};
 pub use farcall_core::server::Drained;
 pub use farcall_core::shape::{self, Shape};
 pub use farcall_core::site::{self, Site};
 pub use farcall_core::time::{self, Progress};
-pub use farcall_core::transport::{ConnectionId, DialOptions, Lane, ToAddress};
+pub use farcall_core::transport::{ConnectionId, DialOptions, Lane, LaneReason, ToAddress};
 pub use farcall_core::{
     Authentication, Backpressure, BindError, Call, CallContext, CallError, CancelPolicy, Channel,
     ChannelOptions, ClientQuota, Compatibility, ConnectError, Connecting, Connection,

@@ -1,6 +1,16 @@
 //! An address that offers several backends: each client comes over one of them.
 
-use farcall::{ConnectError, RunningServer, Server};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use farcall::{ConnectError, LaneReason, MoveEvent, RunningServer, Server};
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Longer than any test, even on two busy cores.
+const BOUND: Duration = Duration::from_secs(60);
 
 #[farcall::service]
 trait Adder {
@@ -92,4 +102,105 @@ fn options_go_to_the_backends_that_have_them() {
     assert!(unknown.contains("unknown backend `scael`"), "{unknown}");
     let stream = listen("rfp,tcp").unwrap_err();
     assert!(stream.contains("tcp://HOST:PORT"), "{stream}");
+}
+
+/// The warnings of farcall, each with its fields.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN && metadata.target().starts_with("farcall")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = String::new();
+        event.record(&mut |_: &Field, value: &dyn Debug| text += &format!("{value:?} "));
+        self.0.lock().unwrap().push(text);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// A server that has RDMA, and the address of a client whose machine has none.
+fn serve_with_rdma(exclude: &str) -> (RunningServer, String) {
+    let builder = Server::builder().service(AdderServer::new(Sums));
+    let address = format!("rdma://127.0.0.1:0?device=shm&backend=hybrid{exclude}");
+    let server = builder.listen(&*address).unwrap();
+    let without = server.address().replace("device=shm", "device=nosuch0");
+    (server, without)
+}
+
+/// Over which backends clients have come so far.
+fn lanes(server: &RunningServer) -> Vec<(&'static str, LaneReason)> {
+    server.metrics().lanes_opened().into_keys().collect()
+}
+
+#[test]
+fn a_client_without_rdma_goes_on_over_tcp_and_looks_for_rdma_now_and_then() {
+    let (server, without) = serve_with_rdma("");
+    let warnings = Warnings::default();
+    let connect = || AdderClient::connect(&*without).wait().unwrap();
+    let client = tracing::subscriber::with_default(warnings.clone(), connect);
+    let told = warnings.0.lock().unwrap().join("\n");
+    assert!(told.contains("no RDMA to the server") && told.contains("nosuch0"), "{told}");
+    // The server thread has noticed a client by the time that it answers it.
+    assert_eq!(client.add(1, 2).wait(), Ok(3));
+    assert_eq!(lanes(&server), [("tcp", LaneReason::Fallback)]);
+    let metrics = client.channel().metrics();
+    let deadline = Instant::now() + BOUND;
+    while metrics.moves(MoveEvent::NotOpened) < 3 {
+        assert!(Instant::now() < deadline, "it does not look for RDMA");
+        assert_eq!(client.add(1, 2).wait(), Ok(3));
+    }
+    assert_eq!((metrics.moves(MoveEvent::Tried), metrics.moves(MoveEvent::LaneLost)), (0, 0));
+    assert_eq!(
+        server.metrics().connections_by_backend().into_iter().collect::<Vec<_>>(),
+        [("tcp", 1)]
+    );
+    server.shutdown();
+}
+
+#[test]
+fn without_rdma_and_without_tcp_the_error_is_that_of_the_device() {
+    let (server, without) = serve_with_rdma("&exclude=tcp");
+    for address in [without.replace("&exclude=tcp", ""), without] {
+        let error = AdderClient::connect(&*address).wait().unwrap_err();
+        assert!(matches!(error, ConnectError::Device { .. }), "{address}: {error}");
+        assert!(error.to_string().contains("nosuch0"), "{error}");
+    }
+    server.shutdown();
+    let error = AdderClient::connect("rdma://127.0.0.1:9?device=nosuch0&backend=hybrid&pin=rfp");
+    let error = error.wait().unwrap_err();
+    assert!(matches!(error, ConnectError::Device { .. }), "it stays where it is pinned: {error}");
+}
+
+#[test]
+fn a_client_with_rdma_does_not_try_tcp() {
+    let (server, _) = serve_with_rdma("&exclude=scale,rfp");
+    let client = AdderClient::connect(server.address()).wait().unwrap();
+    let metrics = client.channel().metrics();
+    let deadline = Instant::now() + BOUND;
+    while metrics.moves(MoveEvent::Tried) < 4 {
+        assert!(Instant::now() < deadline, "it tries nothing");
+        assert_eq!(client.add(1, 2).wait(), Ok(3));
+    }
+    assert!(lanes(&server).iter().all(|(backend, _)| *backend != "tcp"), "{:?}", lanes(&server));
+    let tcp = server.address().replace("device=shm", "device=nosuch0") + "&pin=tcp";
+    assert_eq!(
+        AdderPollClient::connect(&*tcp).wait().unwrap().add(1, 2),
+        Ok(3),
+        "it may ask for it"
+    );
+    server.shutdown();
 }

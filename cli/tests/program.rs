@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use farcall::{Authentication, Key, RunningServer, Server};
+use farcall::{Authentication, Key, MoveEvent, RunningServer, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than any test, even on two busy cores.
@@ -132,6 +132,51 @@ fn info_of_a_server_shows_what_it_has_refused() {
 }
 
 #[test]
+fn info_of_a_server_shows_who_is_connected_and_why() {
+    let address = format!("{}?backend=hybrid&exclude=scale", fresh());
+    let file = std::env::temp_dir().join(format!("farcall-cli-alice-{}", std::process::id()));
+    std::fs::write(&file, "07".repeat(32)).unwrap();
+    let alice = || Key::from_file("alice", &file).unwrap();
+    let key = format!("alice:{}", file.display());
+    let authentication = Authentication::new().key(alice());
+    let builder = Server::builder().service(NothingServer::new(Idle));
+    let server = builder.authenticate(authentication).listen(&address).unwrap();
+    let info = |more: &[&str]| {
+        let pinned = format!("{address}&pin=send_recv");
+        run(&[&["info", &pinned, "--key-file", &key], more].concat())
+    };
+    let (code, out, err) = info(&[]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    // The program's own.
+    for told in
+        ["connections        1", "send_recv        1", "connection   who", "0.1", "alice", "first"]
+    {
+        assert!(out.contains(told), "{told}: {out}");
+    }
+    let client = NothingClient::connect(&*address).key(alice());
+    let client = client.wait().unwrap();
+    let deadline = Instant::now() + BOUND;
+    // Until it has tried all backends, at least once.
+    while client.channel().metrics().moves(MoveEvent::Tried) < 3 {
+        assert!(Instant::now() < deadline, "it does not move");
+        client.nothing().wait().unwrap();
+    }
+    let (_, out, err) = info(&["--json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).expect(&err);
+    let connections = &report["connections"];
+    let listed = connections["listed"].as_array().unwrap();
+    let moving = listed.iter().find(|it| it["lanes_so_far"].as_u64() >= Some(4)).expect(&out);
+    assert_eq!((&moving["thread"], &moving["identity"]), (&0.into(), &"alice".into()));
+    let lane = moving["lanes"].as_array().unwrap().last().unwrap();
+    assert!(lane["open_for_micros"].as_u64() < Some(BOUND.as_micros() as u64), "{lane}");
+    let trials =
+        connections["lanes_opened"].as_array().unwrap().iter().filter(|it| it[1] == "trial");
+    assert!(trials.map(|it| it[2].as_u64().unwrap()).sum::<u64>() >= 3, "{connections}");
+    std::fs::remove_file(file).unwrap();
+    server.shutdown();
+}
+
+#[test]
 fn a_server_need_not_say_what_it_has_refused() {
     let server = Server::builder().service(NothingServer::new(Idle)).remote_info(false);
     let server = server.listen(fresh()).unwrap();
@@ -139,7 +184,7 @@ fn a_server_need_not_say_what_it_has_refused() {
     assert_eq!((code, out.contains("does not say")), (Some(0), true), "{out}{err}");
     let (_, out, err) = run(&["info", server.address(), "--json"]);
     let report: serde_json::Value = serde_json::from_str(&out).expect(&err);
-    assert!(report["refusals"].is_null(), "{report}");
+    assert!(report["refusals"].is_null() && report["connections"].is_null(), "{report}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt};
-use farcall_core::transport::{ClientTransport, DialOptions, Lane, NewConnection};
+use farcall_core::transport::{ClientTransport, DialOptions, Lane, LaneReason, NewConnection};
 use farcall_transports::bootstrap::{self, Attempt};
 use farcall_transports::contract::{self, PendingClient, Placement, Stream};
 use farcall_transports::handshake::{
@@ -167,6 +167,7 @@ impl Dialling {
         let Some((ways, at)) = &mut self.ways else { return false };
         let Some(next) = ways.get(*at + 1) else { return false };
         (self.address, self.step) = (next.clone(), Step::New);
+        self.options.why = LaneReason::Fallback;
         *at += 1;
         true
     }
@@ -186,9 +187,9 @@ impl Dialling {
             options: DialOptions { lane: Lane::Of(id), ..self.options.clone() },
             dialling: None,
         };
-        let seed = bootstrap::seed_of(&id);
+        let (seed, moves) = (bootstrap::seed_of(&id), Arc::clone(&self.options.moves));
         let moving = |first| -> Box<dyn ClientTransport> {
-            Box::new(Hybrid::new(first, home, Box::new(opener), seed))
+            Box::new(Hybrid::new(first, home, Box::new(opener), seed).counting(moves))
         };
         NewConnection { connection: None, ..made.with_layer(moving) }
     }
@@ -405,7 +406,8 @@ impl OpenLane for Opener {
         &self.among
     }
 
-    fn open(&mut self, way: usize) {
+    fn open(&mut self, way: usize, why: LaneReason) {
+        self.options.why = why;
         let address = self.ways[way].to_string();
         let Opener { network, from, service, site, options, .. } = self;
         let dialling = Dialling::new(network, from.clone(), &address, service, site, options);

@@ -19,7 +19,7 @@ pub use advice::{Adviser, ThreadLoad, advice_in};
 pub use client::{
     Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
 };
-pub use connection::{ClientEvent, ClientId, ClientInfo, ConnectionId, Lane};
+pub use connection::{ClientEvent, ClientId, ClientInfo, ConnectionId, Lane, LaneInfo, LaneReason};
 pub use layer::ClientLayer;
 pub use message::{MESSAGE_HEADER_BYTES, Message};
 pub use server::{

@@ -19,6 +19,9 @@
 //! Each seed also runs clients whose connections have several lanes, each over another backend, and several services: lanes are
 //! opened, dropped and broken while others go on, and a stranger never gets one. Quotas and limits count connections.
 //!
+//! If the backend is `hybrid`, it also runs clients that call all the time, so that their connections move: no call is lost, repeated, mistaken
+//! for another or held up.
+//!
 //! It also runs a case of the backends' conformance suite. Its cases expect that every connection
 //! survives, so their rack only has faults that a reliable connection repairs.
 //!
@@ -32,6 +35,7 @@ mod dice;
 mod kv;
 mod lanes;
 mod log;
+mod moves;
 mod mutation;
 mod outcome;
 mod plan;

@@ -32,11 +32,13 @@ pub enum Mutation {
     Scale(Bug),
     /// A bug that shows where connections have several lanes.
     Lanes(Bug),
+    /// A bug of connections that move.
+    Hybrid(Bug),
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 21] = [
+    pub const ALL: [Mutation; 25] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -58,6 +60,10 @@ impl Mutation {
         Mutation::Lanes(Bug::LaneOnAnyThread),
         Mutation::Lanes(Bug::UncheckedIdentity),
         Mutation::Lanes(Bug::ForgottenEnd),
+        Mutation::Hybrid(Bug::PostedTwice),
+        Mutation::Hybrid(Bug::LostCredit),
+        Mutation::Hybrid(Bug::MistakenAnswer),
+        Mutation::Hybrid(Bug::BlockingOpening),
     ];
 
     /// Its name on the command line.
@@ -72,7 +78,8 @@ impl Mutation {
             | Mutation::WriteImm(bug)
             | Mutation::Rfp(bug)
             | Mutation::Scale(bug)
-            | Mutation::Lanes(bug) => match bug {
+            | Mutation::Lanes(bug)
+            | Mutation::Hybrid(bug) => match bug {
                 Bug::LostDuplicateCheck => "lost-duplicate-check",
                 Bug::DoubleCredit => "double-credit",
                 Bug::ForgottenResponse => "forgotten-response",
@@ -90,6 +97,10 @@ impl Mutation {
                 Bug::LaneOnAnyThread => "lane-on-any-thread",
                 Bug::UncheckedIdentity => "unchecked-identity",
                 Bug::ForgottenEnd => "forgotten-end",
+                Bug::PostedTwice => "posted-twice",
+                Bug::LostCredit => "lost-credit",
+                Bug::MistakenAnswer => "mistaken-answer",
+                Bug::BlockingOpening => "blocking-opening",
             },
         }
     }
@@ -111,7 +122,8 @@ impl Mutation {
             | Mutation::WriteImm(bug)
             | Mutation::Rfp(bug)
             | Mutation::Scale(bug)
-            | Mutation::Lanes(bug) => Some(bug),
+            | Mutation::Lanes(bug)
+            | Mutation::Hybrid(bug) => Some(bug),
             _ => None,
         }
     }
@@ -123,6 +135,7 @@ impl Mutation {
             Mutation::WriteImm(_) => Some("write_imm"),
             Mutation::Rfp(_) => Some("rfp"),
             Mutation::Scale(_) => Some("scale"),
+            Mutation::Hybrid(_) => Some("hybrid"),
             _ => None,
         }
     }

@@ -182,6 +182,31 @@ fn connections_that_are_counted_for_good_are_found() {
     is_found_with_lanes(Bug::ForgottenEnd, &["not let in: ", "let in where"]);
 }
 
+#[track_caller]
+fn is_found_while_it_moves(bug: Bug, by: &[&str]) {
+    is_found_in(Some("hybrid"), Mutation::Hybrid(bug), by);
+}
+
+#[test]
+fn a_call_that_is_posted_on_both_lanes_is_found() {
+    is_found_while_it_moves(Bug::PostedTwice, &["ran more than once"]);
+}
+
+#[test]
+fn a_credit_that_is_never_given_back_is_found() {
+    is_found_while_it_moves(Bug::LostCredit, &["calls at once, and the window is"]);
+}
+
+#[test]
+fn an_answer_that_is_taken_for_that_of_a_call_on_the_other_lane_is_found() {
+    is_found_while_it_moves(Bug::MistakenAnswer, &["answered with what is not its own"]);
+}
+
+#[test]
+fn an_opening_of_a_lane_that_holds_up_calls_is_found() {
+    is_found_while_it_moves(Bug::BlockingOpening, &["and nothing goes wrong"]);
+}
+
 #[test]
 fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
     let sound = Setting::default();

@@ -37,6 +37,14 @@ pub enum Bug {
     ForgottenEnd,
     /// `scale`: the server gives a place to the next client before the last one has left it.
     EarlySwitch,
+    /// `hybrid`: a call is posted on both lanes.
+    PostedTwice,
+    /// `hybrid`: with each lane that is opened, a slot of it is never given back; nor is one of a lane that is returned to.
+    LostCredit,
+    /// `hybrid`: a late answer on the lane that new calls do not take is taken for the call that has its slot on the other.
+    MistakenAnswer,
+    /// `hybrid`: while a lane is being opened, the connection does nothing else.
+    BlockingOpening,
 }
 
 #[cfg(feature = "planted-bugs")]

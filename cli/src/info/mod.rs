@@ -17,7 +17,7 @@ use crate::credentials::Credentials;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only this device, or the address of a running server, such as shm://NAME: then what it has refused so far.
+    /// Only this device, or the address of a running server, such as shm://NAME: then what it has refused so far, and its connections.
     #[arg(value_name = "DEVICE|ADDRESS")]
     of: Option<String>,
     #[command(flatten)]

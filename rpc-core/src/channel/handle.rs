@@ -66,7 +66,8 @@ fn parts(
     let shared = Arc::new(Shared::new(options.max_calls, site.clone()));
     let methods = Arc::new(MethodTable::new(services));
     let counters = Arc::new(ThreadCounters::new(&methods));
-    let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()]);
+    let metrics = Metrics::new("client", methods.clone(), vec![counters.clone()])
+        .with_moves(Arc::clone(&options.dial.moves));
     let slots = transport.slots();
     let driver = Driver::new(shared.clone(), methods, counters, slots, compatibility);
     (transport, driver, shared, metrics)
@@ -88,6 +89,8 @@ impl Channel {
         let endpoint = endpoint.unwrap_or_else(|| Endpoint::with_idle(options.idle));
         let idle = endpoint.idle();
         let site = endpoint.site().clone();
+        // Channels with the same options count their moves each for itself.
+        options.dial.moves = Arc::default();
         let dialled = address.dial(service, &site, &options.dial)?;
         let services = carried(service, &options);
         let (transport, driver, shared, metrics) = parts(dialled, &site, &services, &options);

@@ -1,5 +1,6 @@
 //! The counters in the format of Prometheus.
 
+use super::moves::MoveEvent;
 use super::snapshot::{MethodSnapshot, Metrics};
 use core::fmt;
 use prometheus_client::collector::Collector;
@@ -58,6 +59,18 @@ impl Collector for Metrics {
             }
         }
 
+        if side == "server" {
+            encode_connections(self, &mut encoder)?;
+        } else {
+            let (name, help) = ("farcall_client_moves", "What the connection did among backends");
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for event in MoveEvent::ALL {
+                let labels = [("event", event.name())];
+                let mut family = metric.encode_family(&labels)?;
+                family.encode_counter::<NoLabelSet, _, u64>(&self.moves(event), None)?;
+            }
+        }
+
         let name = format!("farcall_{side}_calls_ended");
         let mut metric = encoder.encode_descriptor(
             &name,
@@ -104,6 +117,28 @@ impl Collector for Metrics {
     }
 }
 
+/// How many connections there are on which backend, and why lanes were opened.
+fn encode_connections(
+    metrics: &Metrics,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    let name = "farcall_server_connections";
+    let help = "Open connections, by the backend of the lane that was opened last";
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (backend, count) in metrics.connections_by_backend() {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        metric.encode_family(&[("backend", backend)])?.encode_gauge(&count)?;
+    }
+    let (name, help) = ("farcall_server_lanes_opened", "Lanes opened, by backend and reason");
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for ((backend, why), count) in metrics.lanes_opened() {
+        let labels = [("backend", backend), ("why", why.name())];
+        let mut family = metric.encode_family(&labels)?;
+        family.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+    }
+    Ok(())
+}
+
 /// Sum, count, and the count of each exported bucket (not cumulative: the encoder adds them up).
 fn buckets(method: &MethodSnapshot) -> (f64, u64, Vec<(f64, u64)>) {
     let merged = method.merged();
@@ -123,9 +158,11 @@ fn buckets(method: &MethodSnapshot) -> (f64, u64, Vec<(f64, u64)>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{MethodTable, RefusalReason, Refusals, ThreadCounters};
+    use super::super::{Connections, MethodTable, RefusalReason, Refusals, ThreadCounters};
     use super::*;
     use crate::service::{MethodDescription, ServiceDescription};
+    use crate::site::Site;
+    use crate::transport::{ClientId, LaneInfo, LaneReason};
     use crate::wire::Status;
     use std::sync::Arc;
 
@@ -146,13 +183,19 @@ mod tests {
         threads[0].started(0);
         let refusals: Vec<_> = (0..2).map(|_| Arc::new(Refusals::default())).collect();
         refusals.iter().for_each(|thread| thread.count(RefusalReason::Idle));
+        let connections = Arc::new(Connections::new(&Site::new()));
+        let lane = LaneInfo { backend: "rfp", why: LaneReason::Fallback };
+        connections.add_lane(None, ((0, ClientId { number: 0, generation: 1 }), lane), None);
         let metrics = Metrics::new("server", methods, threads).with_refusals(refusals);
+        let metrics = metrics.with_connections(vec![connections]);
         let text = metrics.prometheus();
         for line in [
             r#"farcall_server_calls_total{service="Kv",method="get"} 3"#,
             r#"farcall_server_calls_ended_total{service="Kv",method="get",outcome="ok"} 2"#,
             r#"farcall_server_calls_in_flight{service="Kv",method="get"} 1"#,
             r#"farcall_server_refusals_total{reason="idle"} 2"#,
+            r#"farcall_server_connections{backend="rfp"} 1"#,
+            r#"farcall_server_lanes_opened_total{backend="rfp",why="fallback"} 1"#,
             r#"farcall_server_refusals_total{reason="wrong_source"} 0"#,
             r#"farcall_server_latency_seconds_count{service="Kv",method="get"} 2"#,
             r#"farcall_server_latency_seconds_bucket{le="+Inf",service="Kv",method="get"} 2"#,

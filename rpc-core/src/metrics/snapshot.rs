@@ -1,13 +1,17 @@
 //! Reading the threads' counters.
 
+use super::connections::{Connections, OpenConnection};
 use super::counters::{MethodTable, ThreadCounters};
 use super::histogram::Merged;
+use super::moves::{MoveCounts, MoveEvent};
 use super::prometheus;
 use super::refusals::{RefusalReason, Refusals};
+use crate::transport::LaneReason;
 use crate::wire::Status;
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A handle to the counters of a server or a channel. Reading them does not delay the threads that count.
@@ -17,6 +21,8 @@ pub struct Metrics {
     methods: Arc<MethodTable>,
     threads: Vec<Arc<ThreadCounters>>,
     refusals: Vec<Arc<Refusals>>,
+    connections: Vec<Arc<Connections>>,
+    moves: Arc<MoveCounts>,
 }
 
 impl Metrics {
@@ -25,12 +31,23 @@ impl Metrics {
         methods: Arc<MethodTable>,
         threads: Vec<Arc<ThreadCounters>>,
     ) -> Self {
-        Metrics { side, methods, threads, refusals: Vec::new() }
+        let (refusals, connections, moves) = (Vec::new(), Vec::new(), Arc::default());
+        Metrics { side, methods, threads, refusals, connections, moves }
     }
 
     /// Adds up what these threads refuse, too.
     pub(crate) fn with_refusals(self, refusals: Vec<Arc<Refusals>>) -> Self {
         Metrics { refusals, ..self }
+    }
+
+    /// Shows the connections of these threads, too.
+    pub(crate) fn with_connections(self, connections: Vec<Arc<Connections>>) -> Self {
+        Metrics { connections, ..self }
+    }
+
+    /// Shows these moves, too.
+    pub(crate) fn with_moves(self, moves: Arc<MoveCounts>) -> Self {
+        Metrics { moves, ..self }
     }
 
     /// `"server"` or `"client"`.
@@ -55,6 +72,38 @@ impl Metrics {
         RefusalReason::ALL
             .iter()
             .map(|&reason| (reason, self.refusals.iter().map(|thread| thread.of(reason)).sum()))
+    }
+
+    /// The open connections of a server, `most` at most; those of the first thread come first. None at a client.
+    ///
+    /// A server that runs as always has noted what comes and goes within a turn of its thread.
+    pub fn connections(&self, most: usize) -> Vec<OpenConnection> {
+        let mut listed = Vec::new();
+        for (thread, connections) in self.connections.iter().enumerate() {
+            listed.extend(connections.list(thread, most - listed.len()));
+        }
+        listed
+    }
+
+    /// How many connections a server has open, by the backend of the lane that was opened last. A backend that had one before is named,
+    /// too.
+    pub fn connections_by_backend(&self) -> BTreeMap<&'static str, u64> {
+        let mut open = BTreeMap::new();
+        self.connections.iter().for_each(|thread| thread.count_open(&mut open));
+        open
+    }
+
+    /// How many lanes clients have opened so far, by backend and by the reason that they gave.
+    pub fn lanes_opened(&self) -> BTreeMap<(&'static str, LaneReason), u64> {
+        let mut lanes = BTreeMap::new();
+        self.connections.iter().for_each(|thread| thread.count_lanes(&mut lanes));
+        lanes
+    }
+
+    /// How often the connection of a client has done that so far, reconnections included. Always 0 at a server, and for a connection
+    /// that does not move among backends.
+    pub fn moves(&self, event: MoveEvent) -> u64 {
+        self.moves.of(event)
     }
 
     fn method(

@@ -12,7 +12,7 @@ use super::thread::{ServerThread, ThreadParts};
 use crate::error::{BindError, Source};
 use crate::identity::Authentication;
 use crate::idle::IdlePolicy;
-use crate::metrics::{MethodTable, Metrics, ThreadCounters};
+use crate::metrics::{Connections, MethodTable, Metrics, ThreadCounters};
 use crate::service::{Service, ServiceDescription};
 use crate::site::Site;
 use crate::transport::{
@@ -244,8 +244,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Whether the server tells its clients what it has refused so far: `farcall info ADDRESS` shows it. Default: yes, to every
-    /// client that may call.
+    /// Whether the server tells its clients what it has refused so far, and which connections it has, with the names of other clients that
+    /// have proven who they are: `farcall info ADDRESS` shows it. Default: yes, to every client that may call.
     pub fn remote_info(mut self, tells: bool) -> Self {
         self.tells_metrics = tells;
         self
@@ -401,6 +401,7 @@ impl ServerBuilder {
                 cancel: self.cancel,
                 stealing: stealing.clone(),
                 accounts: accounts.clone(),
+                connections: Arc::new(Connections::new(site)),
                 advising: None,
             });
         }
@@ -425,7 +426,9 @@ impl ServerBuilder {
         }
         let counters = threads.iter().map(|thread| thread.counters.clone()).collect();
         let refusals = sites.iter().map(|site| site.refusals().clone()).collect();
+        let connections = threads.iter().map(|thread| thread.connections.clone()).collect();
         let metrics = Metrics::new("server", methods, counters).with_refusals(refusals);
+        let metrics = metrics.with_connections(connections);
         if let (true, Some(cell)) = (self.tells_metrics, &self.metrics_cell) {
             // Set by an earlier server only if the builder was cloned, which it cannot be.
             let _ = cell.set(metrics.clone());

@@ -6,6 +6,7 @@
 use super::deferred::Waiting;
 use super::quota::Account;
 use crate::identity::Identity;
+use crate::metrics::{Connections, LaneKey};
 use crate::planted::{Bug, is_planted};
 use crate::transport::{CallToken, ClientId, ClientInfo, ConnectionId};
 use foldhash::HashMap;
@@ -23,6 +24,11 @@ impl ClientKey {
     #[inline]
     pub(super) fn of(transport: u32, call: &CallToken) -> ClientKey {
         ClientKey { transport, id: ClientId::of(call) }
+    }
+
+    /// As others see it.
+    fn shown(self) -> LaneKey {
+        (self.transport, self.id)
     }
 }
 
@@ -46,6 +52,8 @@ impl Lane {
 #[derive(Default)]
 pub(super) struct Connection {
     id: Option<ConnectionId>,
+    /// By which others see it, if they do.
+    number: Option<u64>,
     /// Lanes that are here, and those that have its index.
     present: u32,
     lanes: u32,
@@ -72,9 +80,22 @@ pub(super) struct Clients {
     have_identities: bool,
     /// Some client has been one that may not call all services.
     are_limited: bool,
+    /// What others see of them.
+    shown: Option<Arc<Connections>>,
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.shown.iter().for_each(|shown| shown.clear());
+    }
 }
 
 impl Clients {
+    /// Others see in these connections what comes and goes from now on.
+    pub(super) fn show(&mut self, connections: Arc<Connections>) {
+        self.shown = Some(connections);
+    }
+
     /// No client has an identity so far.
     #[inline]
     pub(super) fn are_anonymous(&self) -> bool {
@@ -143,6 +164,27 @@ impl Clients {
         services.is_none_or(|named| named.get(service as usize) == Some(&true))
     }
 
+    /// A client is here, with that information, and others see it. It has no entry if nothing is known of it but its lane: there may be
+    /// thousands of those.
+    #[cold]
+    pub(super) fn arrive(
+        &mut self,
+        client: ClientKey,
+        info: ClientInfo,
+        account: impl FnOnce(Option<&Identity>) -> Account,
+    ) {
+        let (lane, identity) = (info.lane, info.identity.clone());
+        let info = ClientInfo { lane: None, ..info };
+        let index = (info != ClientInfo::default()).then(|| self.join(client, info, account));
+        if let (Some(shown), Some(lane)) = (&self.shown, lane) {
+            let number = index.and_then(|index| self.at(index).number);
+            let number = shown.add_lane(number, (client.shown(), lane), identity);
+            if let Some(index) = index {
+                self.at_mut(index).number = Some(number);
+            }
+        }
+    }
+
     /// A client is here, with that information. The first of its connection gets the account. Returns the index of the connection.
     #[cold]
     pub(super) fn join(
@@ -151,7 +193,7 @@ impl Clients {
         info: ClientInfo,
         account: impl FnOnce(Option<&Identity>) -> Account,
     ) -> u32 {
-        let ClientInfo { connection: id, identity, services } = info;
+        let ClientInfo { connection: id, identity, services, .. } = info;
         self.have_identities |= identity.is_some();
         self.are_limited |= services.is_some();
         let shares = !is_planted(Bug::QuotaOfLanes);
@@ -207,9 +249,16 @@ impl Clients {
     /// A client is gone. With its last lane, a connection ends; nobody is let in with its id any more.
     #[cold]
     pub(super) fn leave(&mut self, client: ClientKey) {
+        self.shown.iter().for_each(|shown| shown.remove_lane(client.shown()));
         let Some(&lane) = self.lane(client) else { return };
         self.lane_at(client).has_left = true;
         self.end_lane(lane);
+    }
+
+    /// This transport has lost its device, and says no more of its clients. Others do not see them any more.
+    #[cold]
+    pub(super) fn lose(&mut self, transport: u32) {
+        self.shown.iter().for_each(|shown| shown.remove_lanes_of(transport));
     }
 
     fn end_lane(&mut self, lane: Lane) {
@@ -251,6 +300,9 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::{MethodTable, Metrics, OpenConnection};
+    use crate::site::Site;
+    use crate::transport::{LaneInfo, LaneReason};
 
     const ID: ConnectionId = ConnectionId::new([7; 16]);
 
@@ -334,6 +386,49 @@ mod tests {
             assert_ne!(clients.enter(client(0, 0, generation)), u32::MAX);
         }
         assert!(clients.connections.len() <= 2, "{next}: indices are used again");
+    }
+
+    #[test]
+    fn others_see_the_connections_that_are_here() {
+        let shown = Arc::new(Connections::new(&Site::new()));
+        let methods = Arc::new(MethodTable::new(&[]));
+        let metrics = Metrics::new("server", methods, Vec::new());
+        let metrics = metrics.with_connections(vec![Arc::clone(&shown)]);
+        let mut clients = Clients::default();
+        clients.show(shown);
+        let arrive = |clients: &mut Clients, client, id, backend, why| {
+            let lane = Some(LaneInfo { backend, why });
+            let info = ClientInfo { connection: id, lane, ..ClientInfo::default() };
+            clients.arrive(client, info, |_| Account::default());
+        };
+        let seen = || {
+            let connections = metrics.connections(9).into_iter();
+            let lanes = |it: OpenConnection| {
+                let backends: Vec<_> = it.lanes.iter().map(|lane| lane.backend).collect();
+                (it.number, it.lanes_so_far, backends)
+            };
+            connections.map(lanes).collect::<Vec<_>>()
+        };
+        arrive(&mut clients, client(0, 0, 1), None, "tcp", LaneReason::First);
+        arrive(&mut clients, client(1, 0, 1), Some(ID), "rfp", LaneReason::First);
+        arrive(&mut clients, client(2, 0, 1), Some(ID), "scale", LaneReason::Trial);
+        clients.arrive(client(0, 7, 1), ClientInfo::default(), |_| Account::default());
+        assert_eq!(seen(), [(1, 1, vec!["tcp"]), (2, 2, vec!["rfp", "scale"])]);
+        clients.leave(client(1, 0, 1));
+        clients.leave(client(1, 0, 1));
+        arrive(&mut clients, client(1, 0, 2), Some(ID), "rfp", LaneReason::Trial);
+        clients.leave(client(0, 0, 1));
+        arrive(&mut clients, client(0, 0, 2), None, "tcp", LaneReason::First);
+        assert_eq!(clients.find(client(0, 0, 2)), None, "nothing else is known of it");
+        assert_eq!(seen(), [(2, 3, vec!["scale", "rfp"]), (3, 1, vec!["tcp"])]);
+        clients.leave(client(2, 0, 1));
+        clients.leave(client(1, 0, 2));
+        assert_eq!(seen(), [(3, 1, vec!["tcp"])]);
+        arrive(&mut clients, client(1, 1, 1), None, "rfp", LaneReason::First);
+        clients.lose(0);
+        assert_eq!(seen(), [(4, 1, vec!["rfp"])]);
+        drop(clients);
+        assert_eq!(seen(), []);
     }
 
     #[test]

@@ -71,6 +71,7 @@ impl ServerThread {
                 continue;
             };
             let lost = core::mem::replace(lost, Box::new(Tombstone));
+            self.dispatcher.turn.clients.lose(number);
             if let Err(error) = self.replace(address, lost, renewal) {
                 tracing::error!(%error, "no thread to open a lost device again");
                 // The next turn tries again.

@@ -11,7 +11,7 @@ use super::panics;
 use super::quota::{Accounts, SharedAccounts};
 use super::thread::ServerThread;
 use super::turn::{Extras, Turn};
-use crate::metrics::ThreadCounters;
+use crate::metrics::{Connections, ThreadCounters};
 use crate::panics::{Panic, contain};
 use crate::time::Instant;
 use crate::transport::{Renewal, ServerTransport};
@@ -29,6 +29,7 @@ pub(super) struct Recovery {
     pub(super) async_calls: usize,
     pub(super) cancel: CancelPolicy,
     pub(super) counters: Arc<ThreadCounters>,
+    pub(super) connections: Arc<Connections>,
     pub(super) accounts: Option<Arc<SharedAccounts>>,
     /// The thread does not start again before.
     pub(super) not_before: Instant,
@@ -80,11 +81,12 @@ impl ServerThread {
     fn drop_broken(&mut self) {
         CallContext::leave();
         let ServerThread { dispatcher, transports, recovery, site, .. } = self;
-        let Recovery { async_calls, cancel, counters, accounts, .. } = recovery;
+        let Recovery { async_calls, cancel, counters, accounts, connections, .. } = recovery;
         contain("answering calls of other threads", || dispatcher.end_taken(transports));
         transports.drain(..).for_each(drop_transport);
         let accounts = accounts.clone().map(Accounts::new);
-        let turn = Turn::new(site.clone(), Arc::clone(counters), accounts);
+        let turn = Turn::new(site.clone(), Arc::clone(counters), accounts)
+            .showing(Arc::clone(connections));
         let executor = Executor::new(*async_calls, *cancel, site.clone());
         let broken = dispatcher.renew(turn, executor);
         contain("dropping handlers", || drop(broken));

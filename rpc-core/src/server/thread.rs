@@ -13,7 +13,7 @@ use super::stealing::{self, Giver, Taker};
 use super::table::Table;
 use super::turn::{Extras, Turn};
 use crate::idle::{IdlePolicy, Idler, Rest};
-use crate::metrics::ThreadCounters;
+use crate::metrics::{Connections, ThreadCounters};
 use crate::panics::{Panic, catch};
 use crate::service::Service;
 use crate::site::{Asleep, Site};
@@ -55,6 +55,8 @@ pub(super) struct ThreadParts {
     pub(super) table: Table,
     pub(super) unknown_row: u32,
     pub(super) counters: Arc<ThreadCounters>,
+    /// What others see of its connections.
+    pub(super) connections: Arc<Connections>,
     pub(super) async_calls: usize,
     pub(super) cancel: CancelPolicy,
     /// What the threads share, if they steal.
@@ -79,11 +81,12 @@ impl ThreadParts {
             cancel: self.cancel,
             counters: Arc::clone(&self.counters),
             accounts: self.accounts.clone(),
+            connections: self.connections.clone(),
             not_before: Instant::ZERO,
         };
         let taker = giver.as_ref().map(Giver::taker);
         let accounts = self.accounts.map(|it| Accounts::new(it).counted_elsewhere(taker));
-        let turn = Turn::new(self.site.clone(), self.counters, accounts);
+        let turn = Turn::new(self.site.clone(), self.counters, accounts).showing(self.connections);
         let mut dispatcher =
             Dispatcher::new(self.services, self.table, self.unknown_row, turn, executor, giver);
         dispatcher.advise_by(self.advising);

@@ -5,7 +5,7 @@ use super::deferred::DeferredReplies;
 use super::dispatcher::SLICE_NS;
 use super::quota::{Account, Accounts};
 use super::run_times::RunTimes;
-use crate::metrics::{RefusalReason, ThreadCounters};
+use crate::metrics::{Connections, RefusalReason, ThreadCounters};
 use crate::planted::{Bug, is_planted};
 use crate::site::Site;
 use crate::time::Instant;
@@ -119,6 +119,12 @@ impl Turn {
         }
     }
 
+    /// Others see in these connections which ones the thread has.
+    pub(super) fn showing(mut self, connections: Arc<Connections>) -> Self {
+        self.clients.show(connections);
+        self
+    }
+
     /// This transport has lost its device.
     #[cold]
     pub(super) fn note_lost(&mut self, transport: u32) {
@@ -196,7 +202,7 @@ impl Turn {
     /// A client is here, of which the transport knows that.
     pub(super) fn join(&mut self, client: ClientKey, info: ClientInfo) {
         let (accounts, now) = (&self.accounts, self.now);
-        self.clients.join(client, info, |identity| {
+        self.clients.arrive(client, info, |identity| {
             accounts.as_ref().map_or_else(Account::default, |it| it.open(identity, now))
         });
     }

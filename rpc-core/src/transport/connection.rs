@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A client of one transport, as the transport numbers them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientId {
     /// Its number: a small one, because core keeps tables by it.
     pub number: u32,
@@ -54,6 +54,76 @@ pub enum Lane {
     Of(ConnectionId),
 }
 
+/// Why a client has opened a lane, as it says. Nothing is decided by it: it is shown to those who look at a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum LaneReason {
+    /// The connection begins with it.
+    #[default]
+    First,
+    /// The client tries whether calls take less time there.
+    Trial,
+    /// Calls take less time there.
+    Moved,
+    /// The server has advised it.
+    Advised,
+    /// What the client would rather have cannot be had.
+    Fallback,
+    /// The client does not say, or says something that a later version knows.
+    Unknown,
+}
+
+impl LaneReason {
+    /// All reasons.
+    pub const ALL: [LaneReason; 6] = [
+        LaneReason::First,
+        LaneReason::Trial,
+        LaneReason::Moved,
+        LaneReason::Advised,
+        LaneReason::Fallback,
+        LaneReason::Unknown,
+    ];
+
+    /// The name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LaneReason::First => "first",
+            LaneReason::Trial => "trial",
+            LaneReason::Moved => "moved",
+            LaneReason::Advised => "advised",
+            LaneReason::Fallback => "fallback",
+            LaneReason::Unknown => "unknown",
+        }
+    }
+
+    /// The number in handshakes.
+    pub const fn number(self) -> u8 {
+        match self {
+            LaneReason::First => 0,
+            LaneReason::Trial => 1,
+            LaneReason::Moved => 2,
+            LaneReason::Advised => 3,
+            LaneReason::Fallback => 4,
+            LaneReason::Unknown => u8::MAX,
+        }
+    }
+
+    /// The reason of that number; [`Unknown`](Self::Unknown) if this version knows none.
+    pub fn of_number(number: u8) -> LaneReason {
+        let known = LaneReason::ALL.into_iter().find(|reason| reason.number() == number);
+        known.unwrap_or(LaneReason::Unknown)
+    }
+}
+
+/// What a server knows of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneInfo {
+    /// The name of the backend that carries it.
+    pub backend: &'static str,
+    /// Why the client has opened it.
+    pub why: LaneReason,
+}
+
 /// What the handshake with a client has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientInfo {
@@ -63,6 +133,8 @@ pub struct ClientInfo {
     pub identity: Option<Identity>,
     /// Whether it may call the service, for each of the server's in their order. `None`: it may call all.
     pub services: Option<Arc<[bool]>>,
+    /// The lane that it is; `None`: nobody is to see it among the server's connections.
+    pub lane: Option<LaneInfo>,
 }
 
 /// What has become of a client.

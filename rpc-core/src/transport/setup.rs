@@ -1,9 +1,12 @@
 //! Dialling and listening.
 
-use super::{Adviser, BindTls, ClientTransport, ConnectionId, DialTls, Lane, ServerTransport};
+use super::{
+    Adviser, BindTls, ClientTransport, ConnectionId, DialTls, Lane, LaneReason, ServerTransport,
+};
 use crate::compatibility::Compatibility;
 use crate::error::{BindError, ConnectError};
 use crate::identity::{Authentication, Key};
+use crate::metrics::MoveCounts;
 use crate::service::ServiceDescription;
 use crate::site::Site;
 use core::fmt;
@@ -94,6 +97,10 @@ pub struct DialOptions {
     ///
     /// A transport that has no lanes is to refuse to dial a further one.
     pub lane: Lane,
+    /// Why it is opened, for those who look at the server. Default: the connection begins with it.
+    pub why: LaneReason,
+    /// Counts how the connection moves among backends. Clones of these options count in the same place.
+    pub moves: Arc<MoveCounts>,
     /// The server thread that is to serve the connection, by its number from 0. A server without that thread refuses. A further lane comes to
     /// the thread of its connection. Default: the server takes its threads in rotation.
     ///
@@ -129,6 +136,8 @@ impl Default for DialOptions {
             timeout,
             share: false,
             lane: Lane::Alone,
+            why: LaneReason::First,
+            moves: Arc::default(),
             thread: None,
             further: Vec::new(),
             require: Vec::new(),

@@ -11,7 +11,7 @@ use farcall_core::Site;
 use farcall_core::error::{BindError, ConnectError};
 use farcall_core::service::ServiceDescription;
 use farcall_core::transport::{
-    BindOptions, Binding, Bound, Dial, DialOptions, Lane, NewConnection,
+    BindOptions, Binding, Bound, Dial, DialOptions, Lane, LaneReason, NewConnection,
 };
 use farcall_core::{Authentication, Key, MethodDescription, MethodMismatch, MissingMethod};
 use farcall_transports::handshake::{Frame, Hello, Identify, Reject, SPOKEN, Versions, Welcome};
@@ -118,6 +118,7 @@ fn hello(address: &Address) -> Hello {
         setup: Vec::new(),
         further: Vec::new(),
         lane: Lane::Alone,
+        why: LaneReason::First,
         thread: None,
     }
 }

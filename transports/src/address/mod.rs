@@ -64,7 +64,18 @@ impl Address {
     /// The addresses that a connection moves among, each with one backend, if it does.
     pub fn ways(&self) -> Option<Vec<Address>> {
         let ways = self.options.ways()?;
-        Some(ways.into_iter().map(|options| Address { options, ..self.clone() }).collect())
+        Some(ways.into_iter().map(|options| self.way(options)).collect())
+    }
+
+    /// The address of the same server with these options, over TCP alone if the backend needs no device.
+    fn way(&self, options: AddressOptions) -> Address {
+        let place = match &self.place {
+            Place::Rdma(place) if runs_on_stream(options.backend) => {
+                Place::Tcp(NetworkPlace { device: DeviceChoice::default(), ..place.clone() })
+            }
+            place => place.clone(),
+        };
+        Address { place, name: self.name.clone(), options }
     }
 
     /// What this end is ready to give.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::AddressError;
-use super::options::find_all;
+use super::options::{find_all, runs_on_stream};
 use crate::contract::Backend;
 use crate::registry;
 
@@ -31,6 +31,8 @@ impl Moves {
         let exclude = names.map_or(Ok(Vec::new()), |names| find_all("exclude", names))?;
         let is_way = |it: &&'static dyn Backend| goes_with(*it) && !exclude.contains(it);
         let mut ways: Vec<_> = registry::ALL.iter().copied().filter(is_way).collect();
+        // Those that do without a device are for clients that have none.
+        ways.sort_by_key(|way| runs_on_stream(*way));
         if ways.is_empty() {
             let expected = "at least one backend to be left".to_owned();
             return Err(AddressError::bad_value("exclude", names.unwrap_or(""), expected));
@@ -84,13 +86,23 @@ mod tests {
     fn connections_move_among_the_backends_that_go_with_the_address() {
         let all = ["write_imm", "datagram", "send_recv", "rfp", "scale"];
         assert_eq!(names("shm://kv?backend=hybrid"), all);
-        assert_eq!(names("rdma://node:7?device=rxe0&backend=hybrid"), all);
+        let and_tcp = [&all[..], &["tcp"]].concat();
+        assert_eq!(names("rdma://node:7?device=rxe0&backend=hybrid"), and_tcp);
+        assert_eq!(names("rdma://node:7?backend=hybrid&exclude=tcp"), all);
         assert_eq!(names("tcp://node:7?backend=hybrid"), ["tcp"]);
         assert_eq!(
             names("shm://kv?backend=hybrid&exclude=scale,datagram&window=8"),
             ["write_imm", "send_recv", "rfp"]
         );
         assert_eq!(names("shm://kv?pin=scale&group=4&backend=hybrid"), ["scale"]);
+    }
+
+    #[test]
+    fn the_way_without_a_device_names_none() {
+        let address: Address = "rdma://node:7?device=rxe0&backend=hybrid".parse().unwrap();
+        let ways: Vec<_> = address.ways().unwrap().iter().map(Address::to_string).collect();
+        assert_eq!(ways[0], "rdma://node:7?device=rxe0&backend=write_imm");
+        assert_eq!(ways[5], "tcp://node:7?backend=tcp");
     }
 
     #[test]

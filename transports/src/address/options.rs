@@ -105,9 +105,9 @@ impl Carrier {
         Config { slot: slot.unwrap_or(usual.slot), ..usual }
     }
 
-    /// Whether a connection may move to this backend. One that has a device needs no stream.
+    /// Whether a connection may move to this backend. One to a server in a network can do without a device.
     fn is_way(self, backend: &'static dyn Backend) -> bool {
-        runs_on_stream(backend) == (self == Carrier::Stream)
+        self == Carrier::Device || runs_on_stream(backend) == (self == Carrier::Stream)
     }
 
     fn check(self, backend: &'static dyn Backend) -> Result<(), AddressError> {
@@ -191,7 +191,9 @@ impl AddressOptions {
         let pairs: Vec<_> = pairs.iter().filter(|(key, _)| !is_own(key)).copied().collect();
         let mut offered = Vec::new();
         for &backend in &backends {
-            carrier.check(backend)?;
+            if moves.is_none() {
+                carrier.check(backend)?;
+            }
             let others = |key: &str| {
                 let mut others = backends.iter().filter(|other| **other != backend);
                 !has_option(backend, key) && others.any(|other| has_option(*other, key))

@@ -10,7 +10,7 @@ use farcall_core::metrics::{RefusalReason, Refusals};
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{ClientInfo, ConnectionId, Lane};
+use farcall_core::transport::{ClientInfo, ConnectionId, Lane, LaneInfo};
 use farcall_core::{Authentication, Identity};
 
 use super::server_halves::Intakes;
@@ -160,7 +160,8 @@ impl Admission {
     ) -> Result<Admitted, Refused> {
         let Offered { backend, terms, differing, services } = self.offer.check(hello)?;
         let (connection, only) = self.connection(hello.lane, (source, identity))?;
-        let info = ClientInfo { identity: identity.cloned(), services, connection };
+        let lane = Some(LaneInfo { backend: self.offer.name(backend), why: hello.why });
+        let info = ClientInfo { identity: identity.cloned(), services, connection, lane };
         let refuse = |reason, told| Err(Refused(reason, Reject::Refused { reason: told }));
         let timeout = time_left()?;
         // Round robin; a thread that is full or has no device passes its turn on. If all are, the first that can makes room.

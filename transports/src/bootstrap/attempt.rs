@@ -42,6 +42,7 @@ impl Attempt<'_> {
             setup: pending.setup(),
             further: Vec::new(),
             lane: options.lane,
+            why: options.why,
             thread: options.thread,
         };
         let handshake = ClientHandshake::new(hello, service)

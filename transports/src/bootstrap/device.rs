@@ -8,8 +8,8 @@ use farcall_core::metrics::RefusalReason;
 use farcall_core::site::Site;
 use farcall_verbs::{Device, OpenError, OpenOptions, PeerRefusal, PerProcess};
 
-use crate::address::{Address, DeviceChoice, NetworkPlace, Place};
-use crate::contract::Fabric;
+use crate::address::{Address, DeviceChoice, NetworkPlace, Place, runs_on_stream};
+use crate::contract::{Backend, Fabric};
 
 /// The device for connections within this machine.
 const SHARED_MEMORY: &str = "shm";
@@ -91,6 +91,11 @@ fn reason_of(why: PeerRefusal) -> RefusalReason {
 /// What a connection runs on that has this device, or none.
 pub(crate) fn fabric(device: &Option<Device>) -> Fabric<'_> {
     device.as_ref().map_or(Fabric::Stream, Fabric::Verbs)
+}
+
+/// What a backend runs on at an address that has this device, or none.
+pub(crate) fn fabric_for<'d>(backend: &dyn Backend, device: &'d Option<Device>) -> Fabric<'d> {
+    if runs_on_stream(backend) { Fabric::Stream } else { fabric(device) }
 }
 
 /// The device of this address, opened once for all connections that this process dials: each opened

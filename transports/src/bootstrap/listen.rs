@@ -67,7 +67,7 @@ impl Binding for Address {
         let places = places(sites, self.config(), options.into());
         let (mut halves, mut backends) = (Vec::new(), Vec::new());
         for (backend, config) in self.offered() {
-            let fabrics = devices.iter().map(device::fabric);
+            let fabrics = devices.iter().map(|device| device::fabric_for(backend, device));
             let threads = sites.iter().zip(fabrics).zip(&places);
             let threads = threads.map(|((site, fabric), places)| (site, fabric, places));
             let ServerHalves { transports, intakes } =

@@ -12,10 +12,10 @@ use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{
-    Adviser, ClientTransport, ConnectionId, DialOptions, Lane, NewConnection,
+    Adviser, ClientTransport, ConnectionId, DialOptions, Lane, LaneReason, NewConnection,
 };
 
-use crate::address::Address;
+use crate::address::{Address, runs_on_stream};
 use crate::contract::{Backend, Config};
 use crate::hybrid::{AdvisedWay, BySharedRate, Hybrid, OpenLane, Opening, Way, Ways};
 use crate::registry;
@@ -42,6 +42,12 @@ pub(super) fn dial(
         dialled => dialled?,
     };
     let Some(id) = first.connection.filter(|_| moves) else { return Ok(first) };
+    let mut ways = ways;
+    if !runs_on_stream(ways[home].backend()) {
+        // With RDMA, a way without is none.
+        ways.retain(|way| !runs_on_stream(way.backend()));
+    }
+    let moves = Arc::clone(&options.moves);
     let opener = OnThreads {
         options: DialOptions { lane: Lane::Of(id), ..options },
         address: address.clone(),
@@ -52,7 +58,7 @@ pub(super) fn dial(
         dialled: None,
     };
     let moving = |first| -> Box<dyn ClientTransport> {
-        Box::new(Hybrid::new(first, home, Box::new(opener), seed_of(&id)))
+        Box::new(Hybrid::new(first, home, Box::new(opener), seed_of(&id)).counting(moves))
     };
     Ok(NewConnection { connection: None, ..first.with_layer(moving) })
 }
@@ -63,14 +69,44 @@ fn dial_first(
     ways: &[Address],
     (service, site, options): Call<'_>,
 ) -> Result<(usize, NewConnection), ConnectError> {
-    let mut home = 0;
+    let (mut home, mut options) = (0, options.clone());
+    let mut no_device = None;
     loop {
-        match ways[home].dial_lane(address, service, site, options) {
-            Ok(connection) => return Ok((home, connection)),
-            Err(error) if home + 1 == ways.len() || !can_go_elsewhere(&error) => return Err(error),
-            Err(_) => home += 1,
+        let error = match ways[home].dial_lane(address, service, site, &options) {
+            Ok(connection) => {
+                if let Some(error) = no_device {
+                    warn_of_stream(address, &ways[home], &error);
+                }
+                return Ok((home, connection));
+            }
+            Err(error) => error,
+        };
+        let Some(next) = next_way(ways, home, &error) else {
+            // A server without such a way says less than why it is needed.
+            let is_not_there = matches!(error, ConnectError::BackendMismatch { .. });
+            return Err(no_device.filter(|_| is_not_there).unwrap_or(error));
+        };
+        if matches!(error, ConnectError::Device { .. }) {
+            no_device = Some(error);
         }
+        (home, options.why) = (next, LaneReason::Fallback);
     }
+}
+
+/// Which way to try after one that could not be had for this reason. Without its device, only one that needs none.
+fn next_way(ways: &[Address], at: usize, error: &ConnectError) -> Option<usize> {
+    let is_without_device = matches!(error, ConnectError::Device { .. });
+    if !is_without_device && !can_go_elsewhere(error) {
+        return None;
+    }
+    let mut rest = at + 1..ways.len();
+    rest.find(|way| !is_without_device || runs_on_stream(ways[*way].backend()))
+}
+
+#[cold]
+fn warn_of_stream(address: &Address, way: &Address, error: &ConnectError) {
+    let backend = way.backend().name();
+    tracing::warn!(%address, backend, %error, "no RDMA to the server: calls go without, which takes longer");
 }
 
 /// Another backend may do where this one does not.
@@ -96,6 +132,10 @@ pub fn adviser<'a>(
     seed: &impl Hash,
 ) -> Arc<dyn Adviser> {
     let mut ways: Vec<_> = backends.map(|(backend, _)| backend).enumerate().collect();
+    if ways.iter().any(|(_, backend)| !runs_on_stream(*backend)) {
+        // With RDMA, a way without is for clients that have none.
+        ways.retain(|(_, backend)| !runs_on_stream(*backend));
+    }
     ways.sort_by_key(|(_, backend)| !backend.suits_many_clients());
     let way = |(half, backend)| AdvisedWay { number: registry::number(backend), half };
     let ways = ways.into_iter().map(way).collect();
@@ -131,10 +171,11 @@ impl OpenLane for OnThreads {
         &self.among
     }
 
-    fn open(&mut self, way: usize) {
+    fn open(&mut self, way: usize, why: LaneReason) {
         let (answer, dialled) = bounded(1);
         let (way, named) = (self.ways[way].clone(), self.address.clone());
-        let (service, site, options) = (self.service, self.site.clone(), self.options.clone());
+        let (service, site) = (self.service, self.site.clone());
+        let options = DialOptions { why, ..self.options.clone() };
         let dial = move || {
             // If the connection has ended meanwhile, this drops the lane. The sender goes before the thread is woken, also if dialling
             // panics.

@@ -8,7 +8,7 @@ use farcall_core::transport::{Renewal, ServerTransport};
 
 use super::device;
 use super::server_halves::{Intakes, MostClients, serve};
-use crate::address::Address;
+use crate::address::{Address, runs_on_stream};
 use crate::contract::{
     Backend, Config, Placement, ServerHalf, SharedClock, ThreadOf, ThreadPlaces,
 };
@@ -34,10 +34,16 @@ impl Renewal for AtAddress {
     fn renew(&self, thread: usize, site: &Site) -> Result<Box<dyn ServerTransport>, BindError> {
         let AtAddress { address, backend, config, places, text, intakes, most_clients, clock } =
             self;
-        let mut devices = address
-            .open_devices(1)
-            .map_err(|error| BindError::Device { address: text.clone(), cause: error.into() })?;
-        let device = devices.pop().flatten();
+        let device = match runs_on_stream(*backend) {
+            true => None,
+            false => {
+                let opened = address.open_devices(1).map_err(|error| BindError::Device {
+                    address: text.clone(),
+                    cause: error.into(),
+                })?;
+                opened.into_iter().next().flatten()
+            }
+        };
         device::count_refusals(device.as_ref(), site);
         let of = ThreadOf { number: thread as u32, threads: intakes.threads() as u32 };
         let placement = Placement {

@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use farcall_core::transport::{ConnectionId, Lane};
+use farcall_core::transport::{ConnectionId, Lane, LaneReason};
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -24,7 +24,7 @@ pub(super) const NAMES_FURTHER: u16 = 2;
 /// The first version whose connections may have several lanes.
 pub(super) const HAS_LANES: u16 = 3;
 
-/// The first version whose hello names a server thread.
+/// The first version whose hello names a server thread, and says why the lane is opened.
 pub(super) const NAMES_THREAD: u16 = 4;
 
 const MAGIC: [u8; 8] = *b"farcall\n";
@@ -77,6 +77,9 @@ pub struct Hello {
     /// The server thread that is to serve it, since version 4.
     #[serde(skip)]
     pub thread: Option<u16>,
+    /// Why the client opens it, since version 4.
+    #[serde(skip)]
+    pub why: LaneReason,
 }
 
 /// A service as a client names it.
@@ -104,7 +107,12 @@ impl Hello {
             (hello.lane, rest) = take(rest)?;
         }
         if body.version >= NAMES_THREAD {
+            let number;
             (hello.thread, rest) = take(rest)?;
+            (number, rest) = take(rest)?;
+            hello.why = LaneReason::of_number(number);
+        } else if let Lane::Of(_) = hello.lane {
+            hello.why = LaneReason::Unknown;
         }
         if hello.further.len() >= MAX_SERVICES || !(rest.is_empty() || body.may_be_longer) {
             return Err(FrameError::Body);
@@ -260,6 +268,7 @@ impl Frame {
                 }
                 if versions.highest >= NAMES_THREAD {
                     add(postcard::to_allocvec(&hello.thread));
+                    add(postcard::to_allocvec(&hello.why.number()));
                 }
             }
             Frame::Welcome(welcome) if versions.highest >= HAS_LANES => {
@@ -414,6 +423,7 @@ mod tests {
             further: vec![NamedService { name: "Log".into(), fingerprint: 5 }],
             lane: Lane::Of(ConnectionId::new([7; 16])),
             thread: Some(3),
+            why: LaneReason::Trial,
         })
     }
 
@@ -478,23 +488,39 @@ mod tests {
                 further: Vec::new(),
                 lane: Lane::Alone,
                 thread: None,
+                why: LaneReason::First,
                 ..hello.clone()
             };
             assert_eq!(of_first(&sent), of_first(&read));
-            (read.further.len(), read.lane != Lane::Alone, read.thread)
+            (read.further.len(), read.lane != Lane::Alone, read.thread, read.why)
         };
+        let (trial, unknown, first) = (LaneReason::Trial, LaneReason::Unknown, LaneReason::First);
         for (ours, theirs, later_parts) in [
-            (range(1, 4), range(1, 4), (1, true, Some(3))),
-            (range(1, 4), range(2, 5), (1, true, Some(3))),
-            (range(1, 3), range(1, 4), (1, true, None)),
-            (range(1, 4), range(1, 3), (1, true, None)),
-            (range(1, 2), range(1, 3), (1, false, None)),
-            (range(1, 3), range(1, 2), (1, false, None)),
-            (range(1, 1), range(1, 3), (0, false, None)),
-            (range(1, 3), range(1, 1), (0, false, None)),
+            (range(1, 4), range(1, 4), (1, true, Some(3), trial)),
+            (range(1, 4), range(2, 5), (1, true, Some(3), trial)),
+            (range(1, 3), range(1, 4), (1, true, None, unknown)),
+            (range(1, 4), range(1, 3), (1, true, None, unknown)),
+            (range(1, 2), range(1, 3), (1, false, None, first)),
+            (range(1, 3), range(1, 2), (1, false, None, first)),
+            (range(1, 1), range(1, 4), (0, false, None, first)),
+            (range(1, 4), range(1, 1), (0, false, None, first)),
         ] {
             assert_eq!(read(ours, theirs), later_parts, "{theirs} at {ours}");
         }
+    }
+
+    #[test]
+    fn a_reason_that_is_not_known_is_no_reason_to_refuse() {
+        let bytes = hello().to_bytes();
+        let read_with = |number| {
+            let mut bytes = bytes.clone();
+            // It is the last byte of a hello.
+            *bytes.last_mut().unwrap() = number;
+            let Ok(Frame::Hello(hello)) = read(&bytes) else { panic!("{number} is refused") };
+            hello.why
+        };
+        assert_eq!([0, 1, 4].map(read_with), [0, 1, 4].map(LaneReason::of_number));
+        assert_eq!([5, 99, 127, 255].map(read_with), [LaneReason::Unknown; 4]);
     }
 
     #[test]

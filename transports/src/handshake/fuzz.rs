@@ -2,7 +2,7 @@
 
 use bolero::{TypeGenerator, check};
 use farcall_core::service::ServiceDescription;
-use farcall_core::transport::{ConnectionId, Lane};
+use farcall_core::transport::{ConnectionId, Lane, LaneReason};
 use farcall_core::{Authentication, Key, MethodDescription};
 
 use super::frame::PREFIX_BYTES;
@@ -48,6 +48,7 @@ impl Parts {
                     further,
                     lane: [Lane::Alone, Lane::First, Lane::Of(ConnectionId::new([7; 16]))]
                         [(number % 3) as usize],
+                    why: LaneReason::of_number(number as u8),
                     thread: (kind % 2 == 0).then_some(number as u16),
                 });
             }
@@ -177,6 +178,7 @@ fn any_frames_without_the_secret_connect_nobody() {
         setup: Vec::new(),
         further: Vec::new(),
         lane: Lane::Alone,
+        why: LaneReason::First,
         thread: None,
     };
     check!().with_type::<Vec<Parts>>().cloned().for_each(|frames| {

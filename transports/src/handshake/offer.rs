@@ -51,6 +51,11 @@ impl Offer {
         self.authentication.as_ref()
     }
 
+    /// The name of the backend at this place.
+    pub fn name(&self, backend: usize) -> &'static str {
+        self.backends[backend].0
+    }
+
     /// The terms of the connection and what it may call.
     ///
     /// # Errors
@@ -91,7 +96,7 @@ impl Offer {
 
 #[cfg(test)]
 mod tests {
-    use farcall_core::transport::Lane;
+    use farcall_core::transport::{Lane, LaneReason};
 
     use super::*;
     use crate::handshake::NamedService;
@@ -107,6 +112,7 @@ mod tests {
             setup: Vec::new(),
             further: Vec::new(),
             lane: Lane::Alone,
+            why: LaneReason::First,
             thread: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Hello;
 use crate::contract::Terms;
-use farcall_core::transport::Lane;
+use farcall_core::transport::{Lane, LaneReason};
 
 /// What both ends offer.
 pub(super) const TERMS: Terms = Terms { window: 8, slot: 4096, max_message: 99 };
@@ -17,6 +17,7 @@ pub(super) fn hello(setup: &[u8]) -> Hello {
         setup: setup.to_vec(),
         further: Vec::new(),
         lane: Lane::Alone,
+        why: LaneReason::First,
         thread: None,
     }
 }

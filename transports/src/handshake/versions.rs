@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 /// - 1: one service per connection.
 /// - 2: several.
 /// - 3: several lanes per connection.
-/// - 4: a client may name the server thread that is to serve it.
+/// - 4: a client may name the server thread that is to serve it, and says why it opens a lane.
 pub const SPOKEN: Versions = Versions { lowest: 1, highest: 4 };
 
 /// A range of versions, as each frame's first bytes say it. A peer can say one that is empty.

@@ -1,16 +1,19 @@
 //! The client's end: one transport for those above, and one or two lanes below.
 
+use std::sync::Arc;
 use std::task::Waker;
 
 use farcall_core::error::{ReserveError, TransportFailure};
+use farcall_core::metrics::{MoveCounts, MoveEvent};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId,
+    Armed, Body, ClientTransport, Closing, Delivery, LaneReason, Limits, ReplySink, SlotId,
 };
 
 use super::choice::{Choice, Lanes, OF_CLIENT, Step};
 use super::lane::Lane;
-use super::{OpenLane, Opening};
+use super::{OpenLane, Opening, planted};
+use crate::planted::{Bug, is_planted};
 
 /// A connection that moves among backends.
 ///
@@ -32,6 +35,7 @@ pub struct Hybrid {
     /// More slots than any lane has: the second lane's are numbered from it.
     stride: u32,
     is_told: bool,
+    counts: Arc<MoveCounts>,
 }
 
 /// The lane that new calls do not take.
@@ -76,7 +80,13 @@ impl Hybrid {
             limits,
             stride,
             is_told: false,
+            counts: Arc::default(),
         }
+    }
+
+    /// Counts its moves there.
+    pub fn counting(self, counts: Arc<MoveCounts>) -> Hybrid {
+        Hybrid { counts, ..self }
     }
 
     /// The lane that has this slot of the connection.
@@ -85,6 +95,12 @@ impl Hybrid {
         if slot.index.wrapping_sub(self.current.offset) < self.stride {
             return Some(&mut self.current);
         }
+        self.other_lane()
+    }
+
+    /// The lane that new calls do not take.
+    #[inline]
+    pub(super) fn other_lane(&mut self) -> Option<&mut Lane> {
         self.other.as_mut().map(|other| &mut other.lane)
     }
 
@@ -96,6 +112,9 @@ impl Hybrid {
     /// Polls the current lane, and does what else is to be done.
     #[inline(never)]
     fn poll_all(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
+        if self.is_opening && is_planted(Bug::BlockingOpening) {
+            return self.attend(now, sink);
+        }
         let progress = self.current.poll(now, sink);
         if now < self.next_look && !self.is_moving() {
             return progress;
@@ -108,7 +127,7 @@ impl Hybrid {
     fn attend(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         let mut progress = Progress::IDLE;
         if let Some(other) = &mut self.other {
-            progress = other.lane.poll(now, sink);
+            progress = planted::poll_other(&mut other.lane, &mut self.current, now, sink);
         }
         self.end_lost_lanes(now, sink);
         if self.is_told {
@@ -127,7 +146,9 @@ impl Hybrid {
                     match usable.and_then(|transport| self.check(transport)) {
                         Ok(transport) => self.move_to(transport, now),
                         Err(why) => {
-                            tracing::info!(%why, "no further lane");
+                            let to = self.choice.opening().map(|way| self.opener.ways().name(way));
+                            tracing::info!(to, %why, "no further lane");
+                            self.counts.count(MoveEvent::NotOpened);
                             self.choice.not_opened(now);
                         }
                     }
@@ -184,6 +205,7 @@ impl Hybrid {
 
     fn say_lost(&self, lane: &Lane, why: TransportFailure) {
         tracing::info!(way = self.opener.ways().name(lane.way), %why, "a lane has ended");
+        self.counts.count(MoveEvent::LaneLost);
     }
 
     fn look(&mut self, now: Instant) {
@@ -204,9 +226,10 @@ impl Hybrid {
             Some(other) => Lanes::Two(other.lane.way),
         };
         let way = self.opener.ways().name(self.current.way);
+        let other = self.other.as_ref().map(|other| self.opener.ways().name(other.lane.way));
         match self.choice.look(measured, lanes, now) {
             Step::Stay => {}
-            Step::Try(way) => self.open(way),
+            Step::Try(way) => self.open(way, LaneReason::Trial),
             Step::Go(to) if lanes == Lanes::Two(to) => {
                 self.say_advised(way, to);
                 self.swap();
@@ -214,15 +237,29 @@ impl Hybrid {
             }
             Step::Go(to) => {
                 self.say_advised(way, to);
-                self.open(to);
+                self.open(to, LaneReason::Advised);
             }
             Step::Leave => self.leave_other(),
             Step::Keep { before_ns, now_ns } => {
-                tracing::debug!(way, before_ns, now_ns, "moved: calls take less time");
+                tracing::debug!(
+                    from = other,
+                    to = way,
+                    before_ns,
+                    now_ns,
+                    "moved: calls take less time"
+                );
+                self.counts.count(MoveEvent::Moved);
                 self.leave_other();
             }
             Step::Return { before_ns, now_ns } => {
-                tracing::debug!(way, before_ns, now_ns, "moved back: calls took no less time");
+                tracing::debug!(
+                    from = way,
+                    to = other,
+                    before_ns,
+                    now_ns,
+                    "moved back: calls took no less time"
+                );
+                self.counts.count(MoveEvent::Returned);
                 self.swap();
             }
         }
@@ -233,8 +270,8 @@ impl Hybrid {
         self.quiet_until = if is_quiet { self.next_look } else { Instant::ZERO };
     }
 
-    fn open(&mut self, way: usize) {
-        self.opener.open(way);
+    fn open(&mut self, way: usize, why: LaneReason) {
+        self.opener.open(way, why);
         self.is_opening = true;
     }
 
@@ -243,6 +280,7 @@ impl Hybrid {
         if let Some(other) = &mut self.other {
             std::mem::swap(&mut self.current, &mut other.lane);
             self.current.meter.take_measured();
+            planted::lose_credit(&mut self.current);
         }
         self.leave_other();
     }
@@ -272,11 +310,16 @@ impl Hybrid {
         let Some(way) = self.choice.opening() else { return };
         let offset = if self.current.offset == 0 { self.stride } else { 0 };
         let lane = std::mem::replace(&mut self.current, Lane::new(transport, way, offset));
+        planted::lose_credit(&mut self.current);
         self.choice.moved(now);
         let kept = match self.choice.deadline() {
             Some(_) => Kept::Trial,
             None => Kept::Until(now.saturating_add_nanos(ADVICE_IS_TRIED_NS)),
         };
+        let [from, to] = [lane.way, way].map(|way| self.opener.ways().name(way));
+        let is_trial = kept == Kept::Trial;
+        tracing::debug!(from, to, is_trial, "new calls take another backend");
+        self.counts.count(if is_trial { MoveEvent::Tried } else { MoveEvent::Moved });
         self.other = Some(Other { lane, kept });
         self.measures = true;
         self.next_look = now.saturating_add_nanos(self.choice.look_ns());
@@ -327,6 +370,7 @@ impl ClientTransport for Hybrid {
         body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
+        self.post_again(front, body, delivery);
         let mut slot = self.current.transport.post_parts(front, body, delivery)?;
         if self.measures {
             self.current.meter.post(slot);

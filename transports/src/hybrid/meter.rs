@@ -64,6 +64,12 @@ impl Meter {
         }
     }
 
+    /// The request that is measured in this slot of the transport.
+    pub(super) fn under_way_at(&self, index: u32) -> Option<SlotId> {
+        let begun = self.begun.get(index as usize).filter(|begun| begun.at.is_some())?;
+        Some(SlotId { index, generation: begun.generation })
+    }
+
     /// What was measured since this was last asked.
     pub(super) fn take_measured(&mut self) -> Measured {
         std::mem::take(&mut self.measured)

@@ -12,6 +12,7 @@ mod choice;
 mod client;
 mod lane;
 mod meter;
+mod planted;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +21,7 @@ pub use client::Hybrid;
 
 use farcall_core::error::ConnectError;
 use farcall_core::time::{Instant, PollAt};
-use farcall_core::transport::ClientTransport;
+use farcall_core::transport::{ClientTransport, LaneReason};
 
 /// The name of the backends that a connection moves among, in addresses.
 pub const NAME: &str = "hybrid";
@@ -70,8 +71,8 @@ pub trait OpenLane: Send {
     /// The ways that they may have.
     fn ways(&self) -> &Ways;
 
-    /// Begins to open a lane. The one before has been opened, or could not be.
-    fn open(&mut self, way: usize);
+    /// Begins to open a lane, and says to the server why. The one before has been opened, or could not be.
+    fn open(&mut self, way: usize, why: LaneReason);
 
     /// Does what can be done at `now`. When there is news without that, it wakes the thread at the site.
     fn poll(&mut self, now: Instant) -> Opening;

@@ -1,5 +1,7 @@
 //! A connection over lanes in the hands of a test.
 
+mod faults;
+
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -7,9 +9,10 @@ use std::task::Waker;
 use farcall_core::error::{
     Backpressure, ConnectError, FailureKind, ReserveError, TransportFailure,
 };
+use farcall_core::metrics::{MoveCounts, MoveEvent};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Armed, ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId,
+    Armed, ClientTransport, Closing, Delivery, LaneReason, Limits, Message, ReplySink, SlotId,
 };
 
 use super::choice::LOOK_NS;
@@ -163,7 +166,7 @@ impl OpenLane for Opener {
         &self.ways
     }
 
-    fn open(&mut self, way: usize) {
+    fn open(&mut self, way: usize, _: LaneReason) {
         self.orders.lock().unwrap().asked.push(way);
     }
 
@@ -213,6 +216,7 @@ struct Bench {
     opener: Opener,
     now: Instant,
     seen: Seen,
+    counts: Arc<MoveCounts>,
 }
 
 impl Bench {
@@ -221,8 +225,10 @@ impl Bench {
         let ways = Ways::new([("a", 1), ("b", 2)].map(way).to_vec());
         let (first, opener) = (Shared::new(), Opener { ways, orders: Arc::default() });
         let fake = Box::new(Fake { shared: first.clone(), bytes: [0; 8] });
+        let counts = Arc::<MoveCounts>::default();
         let hybrid = Hybrid::new(fake, 0, Box::new(opener.clone()), 5);
-        Bench { hybrid, first, opener, now: Instant::ZERO, seen: Seen::default() }
+        let hybrid = hybrid.counting(Arc::clone(&counts));
+        Bench { hybrid, first, opener, now: Instant::ZERO, seen: Seen::default(), counts }
     }
 
     fn call(&mut self) -> SlotId {

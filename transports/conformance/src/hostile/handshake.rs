@@ -1,6 +1,6 @@
 //! The handshake by hand, at either end.
 
-use farcall_core::transport::Lane;
+use farcall_core::transport::{Lane, LaneReason};
 use std::io;
 
 use farcall_core::{
@@ -42,6 +42,7 @@ pub fn hello(backend: &str, service: &ServiceDescription, terms: Terms, setup: V
         setup,
         further: Vec::new(),
         lane: Lane::Alone,
+        why: LaneReason::First,
         thread: None,
     })
 }

@@ -1,6 +1,6 @@
 //! Refusals for reasons that no peer of an ordinary test has: another user, and a server that cannot make its end.
 
-use farcall_core::transport::{ConnectionId, Lane};
+use farcall_core::transport::{ConnectionId, Lane, LaneReason};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -61,6 +61,7 @@ fn a_device_that_fails_is_named_to_programs_of_the_same_user_only() {
         terms: Terms { window: 8, slot: 4096, max_message: 99 },
         further: Vec::new(),
         lane: Lane::Alone,
+        why: LaneReason::First,
         thread: None,
         setup: Vec::new(),
     };
