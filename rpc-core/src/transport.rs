@@ -17,7 +17,8 @@ pub use address::{ParseAddress, ServerAddress, ToAddress};
 pub(crate) use advice::with_advice;
 pub use advice::{Adviser, ThreadLoad, advice_in};
 pub use client::{
-    Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
+    Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, Usage,
+    post_copied_request,
 };
 pub use connection::{ClientEvent, ClientId, ClientInfo, ConnectionId, Lane, LaneInfo, LaneReason};
 pub use layer::ClientLayer;

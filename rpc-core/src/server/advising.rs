@@ -3,8 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::clients::ClientKey;
 use crate::time::Instant;
-use crate::transport::{Adviser, ThreadLoad};
+use crate::transport::{
+    Adviser, CallToken, ClientEvent, ClientId, Message, Replies, RequestSink, ThreadLoad,
+};
 
 /// How often the thread tells its load.
 const EVERY_NS: u64 = 500_000;
@@ -16,11 +19,13 @@ pub(super) struct Advising {
     /// The transports that are ways of the adviser's address.
     ways: Range<usize>,
     next: Instant,
+    pub(super) active: ActiveClients,
 }
 
 impl Advising {
     pub(super) fn new(adviser: Arc<dyn Adviser>, thread: usize, ways: Range<usize>) -> Advising {
-        Advising { adviser, thread, ways, next: Instant::ZERO }
+        let active = ActiveClients::default();
+        Advising { adviser, thread, ways, next: Instant::ZERO, active }
     }
 
     /// Whether the thread is to tell its load.
@@ -28,10 +33,79 @@ impl Advising {
         now >= self.next
     }
 
-    /// Tells the load: connections over all transports, and calls over each since the thread began. Returns the advice.
-    pub(super) fn tell(&mut self, connections: usize, calls: &[u64], now: Instant) -> u8 {
+    /// Tells the load, with the calls over each transport since the thread began. Returns the advice.
+    pub(super) fn tell(&mut self, calls: &[u64], now: Instant) -> u8 {
         self.next = now.saturating_add_nanos(EVERY_NS);
         let calls = calls.get(self.ways.clone()).unwrap_or_default();
-        self.adviser.advise(self.thread, &ThreadLoad { connections, calls }, now)
+        let load = ThreadLoad { active: self.active.take(), calls };
+        self.adviser.advise(self.thread, &load, now)
+    }
+}
+
+/// Which clients have made calls: a set of hashes, of which two clients may have the same one.
+#[derive(Default)]
+pub(super) struct ActiveClients([u64; 16]);
+
+impl ActiveClients {
+    fn note(&mut self, client: ClientKey) {
+        let number = u64::from(client.id.number) << 8 | u64::from(client.transport);
+        // Fibonacci hashing: the high bits of a product with the golden ratio.
+        let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - 10);
+        self.0[(hash >> 6) as usize] |= 1 << (hash & 63);
+    }
+
+    /// How many there were since this was last asked.
+    fn take(&mut self) -> usize {
+        let bits = core::mem::take(&mut self.0);
+        bits.iter().map(|word| word.count_ones() as usize).sum()
+    }
+}
+
+/// Takes the requests of one transport, and notes whose they are.
+pub(super) struct NotingSink<'a> {
+    pub(super) sink: &'a mut dyn RequestSink,
+    pub(super) active: &'a mut ActiveClients,
+    pub(super) transport: u32,
+}
+
+impl RequestSink for NotingSink<'_> {
+    fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
+        self.active.note(ClientKey::of(self.transport, &call));
+        self.sink.request(call, message, replies);
+    }
+
+    fn have_waited(&mut self, nanos: u64) {
+        self.sink.have_waited(nanos);
+    }
+
+    fn is_idempotent(&self, request: &[u8]) -> bool {
+        self.sink.is_idempotent(request)
+    }
+
+    fn client(&mut self, client: ClientId, event: ClientEvent) {
+        self.sink.client(client, event);
+    }
+
+    fn device_lost(&mut self) {
+        self.sink.device_lost();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_counted_once_and_few_for_the_same() {
+        let mut active = ActiveClients::default();
+        for _ in 0..3 {
+            for number in 0..100 {
+                let id = ClientId { number, generation: 1 };
+                active.note(ClientKey { transport: 2, id });
+            }
+        }
+        let counted = active.take();
+        assert!((90..=100).contains(&counted), "{counted}");
+        assert_eq!(active.take(), 0);
     }
 }

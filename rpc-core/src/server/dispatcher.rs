@@ -1,6 +1,6 @@
 //! The work of one server thread, as a state machine: time and transports are arguments.
 
-use super::advising::Advising;
+use super::advising::{Advising, NotingSink};
 use super::backlog::{Backlog, Waiting};
 use super::call_index::Cancel;
 use super::clients::ClientKey;
@@ -133,7 +133,7 @@ impl Dispatcher {
     ) -> Progress {
         self.turn.now = now;
         let mut progress = match &mut *transports {
-            [only] => self.poll::<STEALS, METERED>(0, &mut **only),
+            [only] => self.poll::<STEALS, METERED>(0, &mut **only, false),
             several => self.poll_several::<STEALS, METERED>(several),
         };
         if self.has_chores() || (STEALS && self.has_answers()) {
@@ -193,7 +193,9 @@ impl Dispatcher {
         self.calls.resize(transports.len(), 0);
         let mut progress = Progress::IDLE;
         for (number, transport) in (0..).zip(&mut *transports) {
-            let polled = self.poll_counted::<STEALS, METERED>(number, &mut **transport);
+            let before = self.turn.requests();
+            let polled = self.poll::<STEALS, METERED>(number, &mut **transport, true);
+            self.calls[number as usize] += u64::from(self.turn.requests() - before);
             // One that is to be polled at some moment has something to do then, if for nobody.
             let waits = polled.is_idle() && polled.next == PollAt::OnEvent;
             if waits && transport.is_vacant() {
@@ -207,9 +209,7 @@ impl Dispatcher {
         if let Some(advising) = &mut self.advising
             && advising.is_due(self.turn.now)
         {
-            let lanes: usize = transports.iter().map(|transport| transport.connections()).sum();
-            let connections = lanes.saturating_sub(self.turn.clients.further_lanes());
-            self.turn.advice = advising.tell(connections, &self.calls, self.turn.now);
+            self.turn.advice = advising.tell(&self.calls, self.turn.now);
         }
         progress
     }
@@ -227,7 +227,7 @@ impl Dispatcher {
         transport: &mut dyn ServerTransport,
     ) -> Progress {
         let before = self.turn.requests();
-        let progress = self.poll::<STEALS, METERED>(number, transport);
+        let progress = self.poll::<STEALS, METERED>(number, transport, false);
         self.calls[number as usize] += u64::from(self.turn.requests() - before);
         progress
     }
@@ -237,15 +237,22 @@ impl Dispatcher {
         &mut self,
         number: u32,
         transport: &mut dyn ServerTransport,
+        notes_clients: bool,
     ) -> Progress {
-        let Dispatcher { services, turn, executor, backlog, giver, .. } = self;
+        let Dispatcher { services, turn, executor, backlog, giver, advising, .. } = self;
         turn.transport = number;
         let now = turn.now;
         let mut sink = Sink { services, turn, executor, backlog };
+        let mut poll = |sink: &mut dyn RequestSink| match advising {
+            Some(Advising { active, .. }) if notes_clients => {
+                transport.poll(now, &mut NotingSink { sink, active, transport: number })
+            }
+            _ => transport.poll(now, sink),
+        };
         match giver {
-            Some(giver) if STEALS => transport.poll(now, &mut StealingSink { sink, giver }),
-            _ if METERED => transport.poll(now, &mut MeteredSink { sink }),
-            _ => transport.poll(now, &mut sink),
+            Some(giver) if STEALS => poll(&mut StealingSink { sink, giver }),
+            _ if METERED => poll(&mut MeteredSink { sink }),
+            _ => poll(&mut sink),
         }
     }
 

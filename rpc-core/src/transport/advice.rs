@@ -15,8 +15,8 @@ pub trait Adviser: Send + Sync {
 /// The load of one server thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadLoad<'a> {
-    /// Connections, over whichever ways.
-    pub connections: usize,
+    /// Clients with calls since the load was last told, as far as was seen in some turns.
+    pub active: usize,
     /// Calls since the thread began, over each way of the address, in the order of [`Bound::halves`](super::Bound::halves).
     pub calls: &'a [u64],
 }

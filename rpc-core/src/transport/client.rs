@@ -81,10 +81,9 @@ pub trait ClientTransport: Send {
     /// completion, and tells the server if it can. The sink hears no more of it.
     fn abandon(&mut self, slot: SlotId);
 
-    /// No slot is in use: every request was answered or has failed, and of those that were given up the server keeps nothing. A
-    /// connection that moves among transports keeps one that does not say so for as long as it lives.
-    fn is_unused(&self) -> bool {
-        false
+    /// Whether slots are in use. A connection that moves among transports keeps one that does not say so for as long as it lives.
+    fn usage(&self) -> Usage {
+        Usage::Awaited
     }
 
     /// Does what can be done now, and gives the sink what arrived.
@@ -101,6 +100,25 @@ pub trait ClientTransport: Send {
 
     /// Ends the connection. Dropping the transport does it too, with [`Closing::Goodbye`].
     fn close(&mut self, why: Closing);
+}
+
+/// Whether slots of a client's transport are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Usage {
+    /// None: every request was answered or has failed, and of those that were given up the server keeps nothing.
+    Unused,
+    /// Only those of requests that were given up.
+    GivenUp,
+    /// Those of requests that somebody waits for.
+    Awaited,
+}
+
+impl Usage {
+    /// Of these slots that are in use: `true` for a request that was given up.
+    pub fn of(given_up: impl Iterator<Item = bool>) -> Usage {
+        let usage = |given_up| if given_up { Usage::GivenUp } else { Usage::Awaited };
+        given_up.map(usage).max().unwrap_or(Usage::Unused)
+    }
 }
 
 /// Whether a thread may sleep that has [armed](ClientTransport::arm) a client's transport, and what ends that.

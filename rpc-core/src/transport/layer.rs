@@ -1,6 +1,6 @@
 //! A layer around a client's transport.
 
-use super::{Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId};
+use super::{Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, Usage};
 use crate::error::ReserveError;
 use crate::time::{Instant, Progress};
 use core::task::Waker;
@@ -56,8 +56,8 @@ impl<L: ClientLayer> ClientTransport for L {
         self.inner().slots()
     }
 
-    fn is_unused(&self) -> bool {
-        self.inner().is_unused()
+    fn usage(&self) -> Usage {
+        self.inner().usage()
     }
 
     #[inline]
@@ -136,8 +136,8 @@ mod tests {
             10
         }
 
-        fn is_unused(&self) -> bool {
-            false
+        fn usage(&self) -> Usage {
+            Usage::GivenUp
         }
 
         fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
@@ -219,7 +219,7 @@ mod tests {
         let mut layer = Layer(Recorder::default());
         let transport: &mut dyn ClientTransport = &mut layer;
         assert_eq!(transport.limits(), Limits { window: 5, max_message: 77 });
-        assert_eq!((transport.slots(), transport.is_unused()), (10, false));
+        assert_eq!((transport.slots(), transport.usage()), (10, Usage::GivenUp));
         assert_eq!(transport.reserve(4).map(|(slot, bytes)| (slot, bytes.len())), Ok((SLOT, 4)));
         transport.release(SLOT);
         transport.post(SLOT, Delivery::Idempotent);

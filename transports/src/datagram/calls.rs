@@ -2,7 +2,7 @@
 
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt};
-use farcall_core::transport::{Delivery, Limits, Message, ReplySink, SlotId};
+use farcall_core::transport::{Delivery, Limits, Message, ReplySink, SlotId, Usage};
 use farcall_verbs::DatagramSource;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
@@ -83,9 +83,10 @@ impl Calls {
         self.has_epoch
     }
 
-    /// No slot is in use.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.window.is_empty()
+    /// Whether slots are in use.
+    pub(crate) fn usage(&self) -> Usage {
+        let in_use = self.window.slots.iter().filter(|slot| slot.phase != Phase::Free);
+        Usage::of(in_use.map(|slot| slot.abandoned))
     }
 
     pub(crate) fn limits(&self) -> Limits {

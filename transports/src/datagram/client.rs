@@ -5,7 +5,7 @@ use std::task::Waker;
 use farcall_core::error::{FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Armed, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId,
+    Armed, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, Usage,
 };
 
 use super::calls::{Broken, Calls};
@@ -76,8 +76,8 @@ impl<P: SessionPort> ClientTransport for Client<P> {
         self.calls.abandon(id);
     }
 
-    fn is_unused(&self) -> bool {
-        self.calls.is_unused()
+    fn usage(&self) -> Usage {
+        self.calls.usage()
     }
 
     #[inline]

@@ -13,8 +13,17 @@ use farcall_core::transport::{Adviser, ThreadLoad};
 
 use super::choice::{Choice, Lanes, Measured, Pace, Step};
 
-/// A server with fewer connections advises nothing: each has its part of the NIC, and sees what it gains.
-const MANY_CONNECTIONS: u64 = 16;
+/// A server with fewer clients that call begins to advise nothing: each has its part of the NIC, and sees what it gains.
+const MANY_CLIENTS: f64 = 16.0;
+
+/// A server that advises its clients ends that when fewer call.
+const FEW_CLIENTS: f64 = 8.0;
+
+/// The load is another one when so many times as many clients call, or so many times fewer.
+const OTHER_CLIENTS: f64 = 1.8;
+
+/// The part of the latest look in the running mean of clients that call.
+const FRESH: f64 = 0.3;
 
 /// Time between two looks.
 const LOOK_NS: u64 = 1_000_000;
@@ -37,7 +46,7 @@ static OF_SERVER: Pace = Pace {
     in_order: true,
     least: 1,
     far_worse: 1,
-    no_better: 2,
+    no_better: 6,
     better: 3,
 };
 
@@ -63,7 +72,7 @@ pub struct BySharedRate {
 /// What one thread has told of its load.
 #[derive(Debug, Default)]
 struct Told {
-    connections: AtomicU64,
+    active: AtomicU64,
     /// Over each way.
     calls: Box<[AtomicU64]>,
 }
@@ -71,7 +80,7 @@ struct Told {
 /// The load of all threads.
 #[derive(Debug, Default)]
 struct Load {
-    connections: u64,
+    active: u64,
     /// Since the last look, over each way.
     calls: Vec<u64>,
     /// Until the last look.
@@ -93,10 +102,10 @@ impl BySharedRate {
     }
 
     fn add_up(&self, load: &mut Load) {
-        load.connections = 0;
+        load.active = 0;
         load.calls.fill(0);
         for told in &self.threads {
-            load.connections += told.connections.load(Ordering::Relaxed);
+            load.active += told.active.load(Ordering::Relaxed);
             let calls = told.calls.iter().map(|it| it.load(Ordering::Relaxed));
             load.calls.iter_mut().zip(calls).for_each(|(sum, it)| *sum += it);
         }
@@ -110,7 +119,7 @@ impl BySharedRate {
 impl Adviser for BySharedRate {
     fn advise(&self, thread: usize, load: &ThreadLoad<'_>, now: Instant) -> u8 {
         if let Some(told) = self.threads.get(thread) {
-            told.connections.store(load.connections as u64, Ordering::Relaxed);
+            told.active.store(load.active as u64, Ordering::Relaxed);
             for (way, told) in self.ways.iter().zip(&told.calls) {
                 told.store(load.calls.get(way.half).copied().unwrap_or(0), Ordering::Relaxed);
             }
@@ -138,6 +147,8 @@ struct Decision {
     seed: u64,
     /// The load at this look.
     load: Load,
+    /// The running mean of clients that call.
+    active: f64,
     /// While there are many clients.
     for_many: Option<ForMany>,
 }
@@ -147,6 +158,8 @@ struct Decision {
 struct ForMany {
     choice: Choice,
     last_look: Instant,
+    /// Clients that called when the load was last found to be another one.
+    active: f64,
     advised: usize,
     /// When the advice was last changed.
     changed: Instant,
@@ -164,25 +177,28 @@ impl Load {
 
 impl Decision {
     fn new(ways: usize, seed: u64) -> Decision {
-        let load = Load { calls: vec![0; ways], before: vec![0; ways], connections: 0 };
-        Decision { seed, load, for_many: None }
+        let load = Load { calls: vec![0; ways], before: vec![0; ways], active: 0 };
+        Decision { seed, load, active: 0.0, for_many: None }
     }
 
     /// Which of the ways to advise from now on.
     fn look(&mut self, now: Instant) -> Option<usize> {
-        if self.load.connections < MANY_CONNECTIONS || self.load.calls.is_empty() {
+        self.active += FRESH * (self.load.active as f64 - self.active);
+        let least = if self.for_many.is_some() { FEW_CLIENTS } else { MANY_CLIENTS };
+        if self.active < least || self.load.calls.is_empty() {
             self.for_many = None;
             return None;
         }
-        let many = self.for_many.get_or_insert_with(|| ForMany::new(&self.load, self.seed, now));
-        many.look(&self.load, now);
+        let new = || ForMany::new(&self.load, self.active, self.seed, now);
+        let many = self.for_many.get_or_insert_with(new);
+        many.look(&self.load, self.active, now);
         Some(many.advised)
     }
 }
 
 impl ForMany {
     /// They begin on the way of most calls.
-    fn new(load: &Load, seed: u64, now: Instant) -> ForMany {
+    fn new(load: &Load, active: f64, seed: u64, now: Instant) -> ForMany {
         let (calls, mut advised) = (&load.calls, 0);
         for (way, here) in calls.iter().enumerate() {
             if *here > calls[advised] {
@@ -191,10 +207,10 @@ impl ForMany {
         }
         let choice = Choice::new(calls.len(), advised, seed, &OF_SERVER);
         let changed = Instant::ZERO;
-        ForMany { choice, last_look: now, advised, changed, moved_percent: 0, looks: 0 }
+        ForMany { choice, last_look: now, active, advised, changed, moved_percent: 0, looks: 0 }
     }
 
-    fn look(&mut self, load: &Load, now: Instant) {
+    fn look(&mut self, load: &Load, active: f64, now: Instant) {
         let since = std::mem::replace(&mut self.last_look, now);
         let calls = load.all_calls();
         if calls == 0 || since == now {
@@ -209,6 +225,11 @@ impl ForMany {
                 self.choice.moved(now);
             }
         } else if !is_moving {
+            if !(1.0 / OTHER_CLIENTS..OTHER_CLIENTS).contains(&(active / self.active))
+                && self.choice.load_changed(now)
+            {
+                self.active = active;
+            }
             self.decide(measured, now);
         }
     }
@@ -282,7 +303,7 @@ mod tests {
                 };
                 self.calls[half] += rate(followed) / 4;
                 for thread in 0..2 {
-                    let load = ThreadLoad { calls: &self.calls, connections: self.connections / 2 };
+                    let load = ThreadLoad { calls: &self.calls, active: self.connections / 2 };
                     advice = self.adviser.advise(thread, &load, self.now);
                 }
                 self.changes += u32::from(self.advised.last() != Some(&advice));
@@ -318,8 +339,8 @@ mod tests {
         let mut server = Server::new(400);
         let rate = |way| if way == DATAGRAM { 20_000 } else { 5_000 };
         assert_eq!(server.run(60, rate), DATAGRAM);
-        server.connections = 8;
-        assert_eq!(server.run(5, rate), 0);
+        server.connections = 4;
+        assert_eq!(server.run(20, rate), 0);
     }
 
     #[test]

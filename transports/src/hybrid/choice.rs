@@ -32,6 +32,10 @@ const FAR_WORSE: f64 = 1.5;
 /// A trial ends after so long, with calls or without.
 const LONGEST_TRIAL_NS: u64 = 50_000_000;
 
+/// Calls of a trial hang if none is answered in so long, and in so many times as long as calls took before.
+const HANGING_NS: u64 = 2_000_000;
+const HANGING: f64 = 20.0;
+
 /// The longest pause after a trial that has gained nothing.
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
 
@@ -155,8 +159,8 @@ enum Stage {
     Opening { way: usize, is_trial: bool },
     /// Calls go over the way that the server advises. What they took before the move, until it is known whether they take far more now.
     Following { before_ns: Option<f64>, since: Instant, measured: Measured },
-    /// Calls go over a lane of this way since `begun`.
-    Trial { way: usize, begun: Instant, measured: Measured },
+    /// Calls go over a lane of this way since `begun`, and were last `answered` then.
+    Trial { way: usize, begun: Instant, answered: Instant, measured: Measured },
 }
 
 /// The choice of one connection.
@@ -251,6 +255,13 @@ impl Choice {
         now_ns.zip(self.mean_ns).is_some_and(|(now_ns, home_ns)| now_ns > FAR_WORSE * home_ns)
     }
 
+    /// No call is under way: none hangs.
+    pub(super) fn none_under_way(&mut self, now: Instant) {
+        if let Stage::Trial { answered, .. } = &mut self.stage {
+            *answered = now;
+        }
+    }
+
     /// How long calls need not be measured, if they need not.
     pub(super) fn rest_ns(&self) -> u64 {
         if self.followed().is_some() { REST_OF_ADVISED_NS } else { REST_NS }
@@ -297,11 +308,14 @@ impl Choice {
                 self.settle();
                 return Step::Return { before_ns, now_ns };
             }
-            Stage::Trial { way, begun, measured: mut sum } => {
+            Stage::Trial { way, begun, mut answered, measured: mut sum } => {
+                if measured.answers > 0 {
+                    answered = now;
+                }
                 if now >= begun.saturating_add_nanos(self.pace.settling_ns) {
                     sum.add(measured);
                 }
-                self.stage = Stage::Trial { way, begun, measured: sum };
+                self.stage = Stage::Trial { way, begun, answered, measured: sum };
                 return self.judge(now);
             }
             Stage::Opening { .. } => {
@@ -373,16 +387,25 @@ impl Choice {
         let counts = now >= self.next_change;
         self.is_unsure = counts && is_other(latest);
         if counts && is_other(mean) {
-            self.compared_ns = Some(mean);
-            let steady_ns = (now - self.next_change).as_nanos() as u64;
-            if steady_ns > STEADY_PAUSES * self.change_pause_ns {
-                self.change_pause_ns = FIRST_CHANGE_PAUSE_NS;
-            }
-            self.next_change = now.saturating_add_nanos(self.change_pause_ns);
-            self.change_pause_ns = (self.change_pause_ns * 2).min(LONGEST_PAUSE_NS);
-            let new = Way { next_trial: Instant::ZERO, pause_ns: self.pace.first_pause_ns };
-            self.ways.fill(new);
+            self.load_changed(now);
         }
+        true
+    }
+
+    /// All ways are to be tried soon, unless the load has changed a moment ago. Whether it counts.
+    pub(super) fn load_changed(&mut self, now: Instant) -> bool {
+        if now < self.next_change || !matches!(self.stage, Stage::Settled { .. }) {
+            return false;
+        }
+        self.compared_ns = self.mean_ns;
+        let steady_ns = (now - self.next_change).as_nanos() as u64;
+        if steady_ns > STEADY_PAUSES * self.change_pause_ns {
+            self.change_pause_ns = FIRST_CHANGE_PAUSE_NS;
+        }
+        self.next_change = now.saturating_add_nanos(self.change_pause_ns);
+        self.change_pause_ns = (self.change_pause_ns * 2).min(LONGEST_PAUSE_NS);
+        let new = Way { next_trial: Instant::ZERO, pause_ns: self.pace.first_pause_ns };
+        self.ways.fill(new);
         true
     }
 
@@ -404,7 +427,7 @@ impl Choice {
         let left = std::mem::replace(&mut self.at, way);
         let measured = Measured::default();
         self.stage = if is_trial {
-            Stage::Trial { way, begun: now, measured }
+            Stage::Trial { way, begun: now, answered: now, measured }
         } else if way == self.home {
             self.mean_ns = None;
             Stage::Settled { looks: 0 }
@@ -456,9 +479,13 @@ impl Choice {
     }
 
     fn judge(&mut self, now: Instant) -> Step {
-        let Stage::Trial { way, begun, measured } = self.stage else { return Step::Stay };
+        let Stage::Trial { way, begun, answered, measured } = self.stage else {
+            return Step::Stay;
+        };
         let before_ns = self.mean_ns.unwrap_or(f64::MAX);
-        let is_over = now >= begun.saturating_add_nanos(LONGEST_TRIAL_NS);
+        let unanswered_ns = (now - answered).as_nanos() as u64;
+        let hangs = unanswered_ns >= HANGING_NS && unanswered_ns as f64 > HANGING * before_ns;
+        let is_over = hangs || now >= begun.saturating_add_nanos(LONGEST_TRIAL_NS);
         let per_call_ns = measured.per_call_ns().filter(|_| measured.answers >= self.pace.least);
         let Some(now_ns) = per_call_ns else {
             if !is_over {
@@ -551,6 +578,9 @@ mod tests {
         fn look(&mut self, answers: u64, per_call_ns: impl Fn(usize) -> f64) -> Step {
             self.now = self.now.saturating_add_nanos(LOOK_NS);
             let under_way_ns = (answers as f64 * per_call_ns(self.at)) as u64;
+            if per_call_ns(self.at) == 0.0 {
+                self.choice.none_under_way(self.now);
+            }
             let step = self.choice.look(Measured { answers, under_way_ns }, Lanes::One, self.now);
             match step {
                 Step::Stay | Step::Leave => {}
@@ -639,6 +669,21 @@ mod tests {
         let ended = (0..).find(|_| run.look(0, |_| 0.0) != Step::Stay).unwrap();
         assert!(run.now >= deadline && ended < 200);
         assert_eq!((run.at, run.choice.deadline()), (0, None));
+    }
+
+    #[test]
+    fn a_way_on_which_calls_hang_is_left_soon_and_tried_less_and_less() {
+        let mut run = Run::new(2, 7);
+        let (mut away, mut tried) = (0, 0);
+        for _ in 0..20_000 {
+            let answers = if run.at == 1 { 0 } else { 100 };
+            let step = run.look(answers, |_| 1000.0);
+            tried += u32::from(matches!(step, Step::Try(_)));
+            away = if run.at == 1 { away + 1 } else { 0 };
+            assert!(away <= 5, "{away} looks");
+        }
+        assert_eq!(run.choice.home(), 0);
+        assert!((4..=12).contains(&tried), "tried {tried} times in 10 s");
     }
 
     #[test]

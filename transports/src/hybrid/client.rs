@@ -7,7 +7,7 @@ use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::metrics::{MoveCounts, MoveEvent};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Armed, Body, ClientTransport, Closing, Delivery, LaneReason, Limits, ReplySink, SlotId,
+    Armed, Body, ClientTransport, Closing, Delivery, LaneReason, Limits, ReplySink, SlotId, Usage,
 };
 
 use super::choice::{Choice, Lanes, OF_CLIENT, Step};
@@ -169,10 +169,16 @@ impl Hybrid {
             }
             other.kept = Kept::No;
         }
-        if other.kept == Kept::No && other.lane.transport.is_unused() {
-            self.other = None;
+        if other.kept != Kept::No {
+            return trial_ends;
         }
-        trial_ends
+        match other.lane.may_end(now) {
+            Ok(()) => {
+                self.other = None;
+                trial_ends
+            }
+            Err(at) => at.earlier(trial_ends),
+        }
     }
 
     /// A lane that has ended fails its requests; the connection ends with its last lane.
@@ -219,6 +225,9 @@ impl Hybrid {
         if measured.answers > 0 {
             let advised = self.opener.ways().advised(self.current.meter.advice);
             self.choice.advise(advised, now);
+        }
+        if self.current.transport.usage() != Usage::Awaited {
+            self.choice.none_under_way(now);
         }
         let lanes = match &self.other {
             None if self.is_opening => Lanes::Two(self.current.way),
@@ -394,10 +403,9 @@ impl ClientTransport for Hybrid {
         }
     }
 
-    fn is_unused(&self) -> bool {
-        let other = self.other.as_ref();
-        self.current.transport.is_unused()
-            && other.is_none_or(|other| other.lane.transport.is_unused())
+    fn usage(&self) -> Usage {
+        let other = self.other.as_ref().map(|other| other.lane.transport.usage());
+        self.current.transport.usage().max(other.unwrap_or(Usage::Unused))
     }
 
     #[inline]
@@ -413,7 +421,9 @@ impl ClientTransport for Hybrid {
         let other = match &mut self.other {
             None => Armed::ByWaker,
             // It can be left: the next poll does that.
-            Some(Other { lane, kept: Kept::No }) if lane.transport.is_unused() => Armed::No,
+            Some(Other { lane, kept: Kept::No }) if lane.transport.usage() == Usage::Unused => {
+                Armed::No
+            }
             Some(Other { lane, .. }) => lane.transport.arm(waker),
         };
         // What is being opened makes an event at the site.

@@ -3,10 +3,14 @@
 use std::ops::Range;
 
 use farcall_core::error::TransportFailure;
-use farcall_core::time::{Instant, Progress};
-use farcall_core::transport::{ClientTransport, Message, ReplySink, SlotId, advice_in};
+use farcall_core::time::{Instant, PollAt, Progress};
+use farcall_core::transport::{ClientTransport, Message, ReplySink, SlotId, Usage, advice_in};
 
 use super::meter::Meter;
+
+/// A lane that was left ends after so long without anybody who waits for a call, although the server has not answered what was given up:
+/// it may never do that.
+const LONGEST_UNAWAITED_NS: u64 = 1_000_000_000;
 
 /// One lane of a connection.
 pub(super) struct Lane {
@@ -18,13 +22,27 @@ pub(super) struct Lane {
     pub(super) meter: Meter,
     /// The lane has ended.
     pub(super) over: Option<TransportFailure>,
+    /// It was left, and since then nobody waits for a call of it.
+    unawaited_since: Option<Instant>,
 }
 
 impl Lane {
     /// A lane of that way whose slots are numbered from `offset`.
     pub(super) fn new(transport: Box<dyn ClientTransport>, way: usize, offset: u32) -> Lane {
         let meter = Meter::new(transport.slots());
-        Lane { transport, way, offset, meter, over: None }
+        Lane { transport, way, offset, meter, over: None, unawaited_since: None }
+    }
+
+    /// It was left, and may end now; or at which moment, unless something happens before.
+    pub(super) fn may_end(&mut self, now: Instant) -> Result<(), PollAt> {
+        let usage = self.transport.usage();
+        if usage == Usage::Awaited {
+            self.unawaited_since = None;
+            return Err(PollAt::OnEvent);
+        }
+        let since = *self.unawaited_since.get_or_insert(now);
+        let latest = since.saturating_add_nanos(LONGEST_UNAWAITED_NS);
+        if usage == Usage::Unused || now >= latest { Ok(()) } else { Err(PollAt::At(latest)) }
     }
 
     /// The transport's name for a slot of the connection.

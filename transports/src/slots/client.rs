@@ -5,7 +5,8 @@ use std::task::Waker;
 use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFailure};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, post_copied_request,
+    Armed, Body, ClientTransport, Closing, Delivery, Limits, ReplySink, SlotId, Usage,
+    post_copied_request,
 };
 use farcall_verbs::ProtectionDomain;
 use zerocopy::IntoBytes;
@@ -152,8 +153,9 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
         }
     }
 
-    fn is_unused(&self) -> bool {
-        self.window.free.len() == self.window.slots.len()
+    fn usage(&self) -> Usage {
+        let in_use = self.window.slots.iter().filter(|slot| slot.phase != Phase::Free);
+        Usage::of(in_use.map(|slot| slot.abandoned))
     }
 
     #[inline]

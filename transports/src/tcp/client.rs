@@ -8,7 +8,7 @@ use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFail
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
-    Armed, ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId,
+    Armed, ClientTransport, Closing, Delivery, Limits, Message, ReplySink, SlotId, Usage,
 };
 
 use super::inbox::{Inbox, Incoming, Next};
@@ -278,8 +278,9 @@ impl ClientTransport for Client {
         self.window.abandon(id);
     }
 
-    fn is_unused(&self) -> bool {
-        self.window.free.len() == self.window.slots.len()
+    fn usage(&self) -> Usage {
+        let in_use = self.window.slots.iter().filter(|slot| slot.phase != Phase::Free);
+        Usage::of(in_use.map(|slot| slot.abandoned))
     }
 
     #[inline]
