@@ -158,8 +158,10 @@ struct Decision {
 struct ForMany {
     choice: Choice,
     last_look: Instant,
-    /// Clients that called when the load was last found to be another one.
+    /// The running mean of clients that call, while they are where they are to stay.
     active: f64,
+    /// That mean when the ways were last compared.
+    compared: f64,
     advised: usize,
     /// When the advice was last changed.
     changed: Instant,
@@ -189,16 +191,15 @@ impl Decision {
             self.for_many = None;
             return None;
         }
-        let new = || ForMany::new(&self.load, self.active, self.seed, now);
-        let many = self.for_many.get_or_insert_with(new);
-        many.look(&self.load, self.active, now);
+        let many = self.for_many.get_or_insert_with(|| ForMany::new(&self.load, self.seed, now));
+        many.look(&self.load, now);
         Some(many.advised)
     }
 }
 
 impl ForMany {
     /// They begin on the way of most calls.
-    fn new(load: &Load, active: f64, seed: u64, now: Instant) -> ForMany {
+    fn new(load: &Load, seed: u64, now: Instant) -> ForMany {
         let (calls, mut advised) = (&load.calls, 0);
         for (way, here) in calls.iter().enumerate() {
             if *here > calls[advised] {
@@ -206,11 +207,20 @@ impl ForMany {
             }
         }
         let choice = Choice::new(calls.len(), advised, seed, &OF_SERVER);
-        let changed = Instant::ZERO;
-        ForMany { choice, last_look: now, active, advised, changed, moved_percent: 0, looks: 0 }
+        let (changed, active) = (Instant::ZERO, load.active as f64);
+        ForMany {
+            choice,
+            last_look: now,
+            active,
+            compared: active,
+            advised,
+            changed,
+            moved_percent: 0,
+            looks: 0,
+        }
     }
 
-    fn look(&mut self, load: &Load, active: f64, now: Instant) {
+    fn look(&mut self, load: &Load, now: Instant) {
         let since = std::mem::replace(&mut self.last_look, now);
         let calls = load.all_calls();
         if calls == 0 || since == now {
@@ -225,19 +235,29 @@ impl ForMany {
                 self.choice.moved(now);
             }
         } else if !is_moving {
-            if !(1.0 / OTHER_CLIENTS..OTHER_CLIENTS).contains(&(active / self.active))
-                && self.choice.load_changed(now)
-            {
-                self.active = active;
+            if self.choice.is_settled() {
+                self.note_active(load.active as f64, now);
             }
             self.decide(measured, now);
+        }
+    }
+
+    fn note_active(&mut self, latest: f64, now: Instant) {
+        self.active += FRESH * (latest - self.active);
+        let is_other =
+            !(1.0 / OTHER_CLIENTS..OTHER_CLIENTS).contains(&(self.active / self.compared));
+        if is_other && self.choice.load_changed(now) {
+            self.compared = self.active;
         }
     }
 
     fn decide(&mut self, measured: Measured, now: Instant) {
         let advised = match self.choice.look(measured, Lanes::One, now) {
             Step::Stay | Step::Leave | Step::Keep { .. } => return,
-            Step::Try(way) | Step::Go(way) => way,
+            Step::Try(way) | Step::Go(way) => {
+                self.compared = self.active;
+                way
+            }
             Step::Return { .. } => self.choice.home(),
         };
         (self.advised, self.changed) = (advised, now);

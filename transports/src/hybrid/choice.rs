@@ -182,6 +182,8 @@ pub(super) struct Choice {
     mean_ns: Option<f64>,
     /// That mean when the ways were last compared.
     compared_ns: Option<f64>,
+    /// The way that was home before, and what calls took there: what seemed better need not stay so.
+    left: Option<(usize, f64)>,
     /// The last look found another load: only further ones tell whether it stays so.
     is_unsure: bool,
     /// From then on a load that has changed counts again.
@@ -208,6 +210,7 @@ impl Choice {
             next_advised: Instant::ZERO,
             mean_ns: None,
             compared_ns: None,
+            left: None,
             is_unsure: false,
             next_change: Instant::ZERO,
             change_pause_ns: FIRST_CHANGE_PAUSE_NS,
@@ -247,6 +250,11 @@ impl Choice {
             Stage::Trial { begun, .. } => Some(begun.saturating_add_nanos(LONGEST_TRIAL_NS)),
             _ => None,
         }
+    }
+
+    /// No lane is opened or tried, and no advice followed.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.stage, Stage::Settled { .. })
     }
 
     /// Calls take far more than at home.
@@ -380,6 +388,12 @@ impl Choice {
         let Some(latest) = measured.per_call_ns() else { return false };
         let mean = self.mean_ns.map_or(latest, |mean| mean + FRESH * (latest - mean));
         self.mean_ns = Some(mean);
+        if let Some((way, before_ns)) = self.left
+            && mean > before_ns / GAIN
+        {
+            self.left = None;
+            self.ways[way].next_trial = now;
+        }
         let is_other = |ns: f64| {
             let ratio = self.compared_ns.map_or(1.0, |compared| ns / compared);
             !(1.0 / OTHER_LOAD..OTHER_LOAD).contains(&ratio)
@@ -506,7 +520,9 @@ impl Choice {
         }
         if now_ns < GAIN * before_ns {
             self.pause(self.home, now);
+            let left = (self.home, before_ns);
             self.move_to(way);
+            self.left = Some(left);
             let wait = now.saturating_add_nanos(self.pace.after_move_ns);
             self.ways.iter_mut().for_each(|way| way.next_trial = way.next_trial.max(wait));
             self.mean_ns = Some(now_ns);
@@ -523,6 +539,7 @@ impl Choice {
     fn move_to(&mut self, way: usize) {
         self.home = way;
         self.mean_ns = None;
+        self.left = None;
         self.settle();
     }
 
@@ -684,6 +701,22 @@ mod tests {
         }
         assert_eq!(run.choice.home(), 0);
         assert!((4..=12).contains(&tried), "tried {tried} times in 10 s");
+    }
+
+    #[test]
+    fn a_way_that_seemed_better_and_is_not_is_left_for_the_one_before() {
+        for seed in 1..20 {
+            let mut run = Run::new(4, seed);
+            let mut looks = 0;
+            while run.choice.home() != 2 {
+                run.look(100, |way| [1000.0, 2000.0, 800.0, 2000.0][way]);
+                looks += 1;
+                assert!(looks < 400, "{seed}");
+            }
+            // Within twice the time that calls took before: no other load.
+            run.looks(40, |way| [1000.0, 2000.0, 1250.0, 2000.0][way]);
+            assert_eq!(run.choice.home(), 0, "{seed}");
+        }
     }
 
     #[test]
