@@ -8,7 +8,7 @@ use crate::send_recv::SendRecv;
 use crate::tcp::Tcp;
 use crate::write_imm::WriteImm;
 
-/// Every backend. The first is the default. The order is [part of the protocol](number).
+/// Every backend. The first is the default.
 pub static ALL: &[&dyn Backend] = &[&WriteImm, &Datagram, &SendRecv, &Tcp, &Rfp, &Scale];
 
 /// The backend that an address without `backend=` means.
@@ -19,12 +19,6 @@ pub fn default_backend() -> &'static dyn Backend {
 /// The backend of that name.
 pub fn find(name: &str) -> Option<&'static dyn Backend> {
     ALL.iter().copied().find(|backend| backend.name() == name)
-}
-
-/// The number of a backend in a server's advice; never 0. New backends come last, so that numbers stay what they are.
-pub fn number(backend: &dyn Backend) -> u8 {
-    let at = ALL.iter().position(|known| known.name() == backend.name());
-    at.map_or(u8::MAX, |at| at as u8 + 1)
 }
 
 /// The names of all backends.
@@ -42,7 +36,8 @@ mod tests {
     fn every_backend_is_found_by_its_name_and_has_options_of_its_own() {
         for (index, backend) in ALL.iter().enumerate() {
             assert_eq!(find(backend.name()), Some(*backend));
-            assert_eq!(usize::from(number(*backend)), index + 1);
+            assert!(backend.number() > 0);
+            assert!(ALL[..index].iter().all(|other| other.number() != backend.number()));
             assert!(ALL[..index].iter().all(|other| other.name() != backend.name()));
             for option in backend.options() {
                 assert!(!crate::address::OPTIONS.contains(&option.name), "{}", option.name);

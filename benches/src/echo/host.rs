@@ -18,7 +18,7 @@ pub(crate) enum Host {
     /// A thread of this process.
     Thread {
         /// The server.
-        server: RunningServer,
+        server: Box<RunningServer>,
         /// Ends its rest.
         resume: mpsc::Sender<()>,
     },
@@ -37,7 +37,7 @@ impl Host {
     /// Starts a server at `address` in a thread on `core`.
     pub(crate) fn thread(address: &str, core: usize) -> Result<Self> {
         let (server, resume) = listen(address, core)?;
-        Ok(Self::Thread { server, resume })
+        Ok(Self::Thread { server: Box::new(server), resume })
     }
 
     /// Starts a server in another process, which runs this program's `serve`.
@@ -79,7 +79,7 @@ impl Host {
     /// Stops the server and waits for it.
     pub(crate) fn stop(self) -> Result<()> {
         match self {
-            Self::Thread { server, .. } => stop(server)?,
+            Self::Thread { server, .. } => stop(*server)?,
             Self::Process { mut child, input, .. } => {
                 drop(input);
                 let status = child.wait().context("cannot wait for the server process")?;

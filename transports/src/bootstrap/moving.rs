@@ -18,7 +18,6 @@ use farcall_core::transport::{
 use crate::address::{Address, runs_on_stream};
 use crate::contract::{Backend, Config};
 use crate::hybrid::{AdvisedWay, BySharedRate, Hybrid, OpenLane, Opening, Way, Ways};
-use crate::registry;
 
 /// What is dialled, and how.
 type Call<'a> = (&'static ServiceDescription, &'a Site, &'a DialOptions);
@@ -118,7 +117,7 @@ pub fn can_go_elsewhere(error: &ConnectError) -> bool {
 pub fn ways_among<'a>(backends: impl Iterator<Item = (&'static dyn Backend, &'a Config)>) -> Ways {
     let way = |(backend, config): (&dyn Backend, &Config)| Way {
         name: backend.name(),
-        number: registry::number(backend),
+        number: backend.number(),
         slots: config.window,
     };
     Ways::new(backends.map(way).collect())
@@ -137,7 +136,7 @@ pub fn adviser<'a>(
         ways.retain(|(_, backend)| !runs_on_stream(*backend));
     }
     ways.sort_by_key(|(_, backend)| !backend.suits_many_clients());
-    let way = |(half, backend)| AdvisedWay { number: registry::number(backend), half };
+    let way = |(half, backend): (_, &dyn Backend)| AdvisedWay { number: backend.number(), half };
     let ways = ways.into_iter().map(way).collect();
     Arc::new(BySharedRate::new(threads, ways, hash_of(seed)))
 }

@@ -67,6 +67,10 @@ impl Backend for TakesSocket {
         "takes_socket"
     }
 
+    fn number(&self) -> u8 {
+        100
+    }
+
     fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
         WriteImm.check(fabric)
     }

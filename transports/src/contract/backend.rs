@@ -17,6 +17,9 @@ pub trait Backend: fmt::Debug + Sync {
     /// Its name in addresses and handshakes.
     fn name(&self) -> &'static str;
 
+    /// Its number in a server's advice: part of the protocol, never 0, and no other backend's.
+    fn number(&self) -> u8;
+
     /// The options of addresses that only this backend understands.
     fn options(&self) -> &'static [OptionSpec] {
         &[]

@@ -124,6 +124,10 @@ impl Backend for Datagram {
         NAME
     }
 
+    fn number(&self) -> u8 {
+        2
+    }
+
     fn options(&self) -> &'static [OptionSpec] {
         ablation::OPTIONS
     }

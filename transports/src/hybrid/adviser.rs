@@ -160,13 +160,15 @@ struct ForMany {
     last_look: Instant,
     /// The running mean of clients that call, while they are where they are to stay.
     active: f64,
-    /// That mean when the ways were last compared.
-    compared: f64,
+    /// That mean when the ways were last compared. `None`: calls come over another way since, and as many clients may be seen differently.
+    compared: Option<f64>,
     advised: usize,
     /// When the advice was last changed.
     changed: Instant,
     /// The part of the calls over the advised way at the last look, in per cent.
     moved_percent: u64,
+    /// They move back from a way that was tried.
+    is_returning: bool,
     /// Looks with stragglers.
     looks: u32,
 }
@@ -212,10 +214,11 @@ impl ForMany {
             choice,
             last_look: now,
             active,
-            compared: active,
+            compared: None,
             advised,
             changed,
             moved_percent: 0,
+            is_returning: false,
             looks: 0,
         }
     }
@@ -230,11 +233,15 @@ impl ForMany {
         let ns = (now - since).as_nanos() as u64;
         let measured = Measured { answers: 1, under_way_ns: ns.saturating_mul(1000) / calls };
         let is_moving = now < self.changed.saturating_add_nanos(MOVING_NS);
-        if let Some(way) = self.choice.opening() {
-            if self.have_moved(load.calls[way] * 100 / calls, measured, is_moving) {
+        let percent = load.calls[self.advised] * 100 / calls;
+        if self.choice.opening().is_some() {
+            let is_worse = self.choice.is_far_worse(measured);
+            if self.have_moved(percent, is_moving, is_worse) {
                 self.choice.moved(now);
             }
-        } else if !is_moving {
+        } else if self.is_returning {
+            self.is_returning = !self.have_moved(percent, is_moving, false);
+        } else {
             if self.choice.is_settled() {
                 self.note_active(load.active as f64, now);
             }
@@ -243,36 +250,43 @@ impl ForMany {
     }
 
     fn note_active(&mut self, latest: f64, now: Instant) {
+        let Some(compared) = self.compared else {
+            (self.active, self.compared) = (latest, Some(latest));
+            return;
+        };
         self.active += FRESH * (latest - self.active);
-        let is_other =
-            !(1.0 / OTHER_CLIENTS..OTHER_CLIENTS).contains(&(self.active / self.compared));
+        let is_other = !(1.0 / OTHER_CLIENTS..OTHER_CLIENTS).contains(&(self.active / compared));
         if is_other && self.choice.load_changed(now) {
-            self.compared = self.active;
+            self.compared = Some(self.active);
         }
     }
 
     fn decide(&mut self, measured: Measured, now: Instant) {
         let advised = match self.choice.look(measured, Lanes::One, now) {
-            Step::Stay | Step::Leave | Step::Keep { .. } => return,
+            Step::Stay | Step::Leave => return,
+            Step::Keep { .. } => {
+                self.compared = None;
+                return;
+            }
             Step::Try(way) | Step::Go(way) => {
-                self.compared = self.active;
+                self.compared = self.compared.map(|_| self.active);
                 way
             }
             Step::Return { .. } => self.choice.home(),
         };
         (self.advised, self.changed) = (advised, now);
         (self.moved_percent, self.looks) = (0, 0);
+        self.is_returning = self.choice.opening().is_none();
     }
 
-    /// Whether all clients have moved that will.
-    fn have_moved(&mut self, percent: u64, measured: Measured, are_moving: bool) -> bool {
+    /// Whether all clients have moved that will, or those that have show already that it `is_worse`.
+    fn have_moved(&mut self, percent: u64, are_moving: bool, is_worse: bool) -> bool {
         let before = std::mem::replace(&mut self.moved_percent, percent);
         if percent >= MOVED_PERCENT {
             return true;
         }
         let is_straggling = percent <= before && !are_moving;
-        let counts = is_straggling || self.choice.is_far_worse(measured);
-        self.looks = if counts { self.looks + 1 } else { 0 };
+        self.looks = if is_straggling || is_worse { self.looks + 1 } else { 0 };
         self.looks >= LOOKS_AT_STRAGGLERS
     }
 }

@@ -129,6 +129,10 @@ impl Backend for Rfp {
         NAME
     }
 
+    fn number(&self) -> u8 {
+        5
+    }
+
     fn options(&self) -> &'static [OptionSpec] {
         &[FETCH, RETRIES, RESPONSES]
     }

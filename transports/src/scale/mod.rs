@@ -277,6 +277,10 @@ impl Backend for Scale {
         NAME
     }
 
+    fn number(&self) -> u8 {
+        6
+    }
+
     fn options(&self) -> &'static [OptionSpec] {
         &[
             GROUP,

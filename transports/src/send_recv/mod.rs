@@ -69,6 +69,10 @@ impl Backend for SendRecv {
         NAME
     }
 
+    fn number(&self) -> u8 {
+        3
+    }
+
     fn max_window(&self) -> u32 {
         MAX_WINDOW
     }

@@ -68,6 +68,10 @@ impl Backend for Tcp {
         NAME
     }
 
+    fn number(&self) -> u8 {
+        4
+    }
+
     fn check(&self, fabric: &Fabric<'_>) -> Result<(), SetupError> {
         match fabric {
             Fabric::Stream => Ok(()),

@@ -58,6 +58,10 @@ impl Backend for WriteImm {
         NAME
     }
 
+    fn number(&self) -> u8 {
+        1
+    }
+
     fn max_window(&self) -> u32 {
         wire::MAX_WINDOW
     }
