@@ -25,6 +25,7 @@ pub mod planted;
 #[expect(unreachable_pub, reason = "it is public where bugs can be planted")]
 mod planted;
 pub mod registry;
+pub mod remote_memory;
 mod rendezvous;
 mod repair;
 mod rfp;
