@@ -9,6 +9,8 @@
 //! bootstrap -> address -> registry -> backends -> slots -> rendezvous, repair -> kit -> contract
 //!         \-> handshake, tls -> contract
 //! ```
+//!
+//! [`remote_memory`] has the memory that a server lends. It uses no other module.
 
 #![forbid(unsafe_code)]
 
