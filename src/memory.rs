@@ -50,6 +50,7 @@
 //! [`RemoteMemory::caps`] says so. What an operation refuses, and in which words, does not depend on how it travels.
 
 mod client;
+mod lane;
 mod operation;
 mod service;
 

@@ -10,12 +10,13 @@ mod lender;
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use farcall::memory::{
-    Memory, MemoryError, MemoryServer, Region, Remote, RemoteMemory, Rights, Until,
+    Carrier, Memory, MemoryError, MemoryServer, Region, Remote, RemoteMemory, Rights, Until,
 };
 use farcall::{Authentication, Key, RunningServer, Server};
 
@@ -30,6 +31,24 @@ fn over_each_backend<F: Future<Output = ()>>(name: &str, case: impl Fn(Borrowed)
         let client = connect(&server);
         println!("{address}");
         runtime.block_on(case(client));
+    }
+}
+
+/// Runs a case with one-sided operations, as far as they are possible: twice, so that the second time the lane is there.
+fn one_sided<F: Future<Output = ()>>(name: &str, case: impl Fn(Borrowed) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let address = format!("shm://one-{}-{}", &name[..name.len().min(20)], std::process::id());
+    for address in [address, "tcp://127.0.0.1:0".to_owned()] {
+        let (server, lender) = serve(&address);
+        let Borrowed { lender: client, memory } = connect(&server);
+        let memory = memory.one_sided();
+        let word = lender.region().lend(0..8, Rights::READ, Until::REVOKED).unwrap();
+        for _ in 0..2 {
+            runtime.block_on(memory.read(&word)).unwrap();
+        }
+        assert_eq!(memory.caps().carrier, Carrier::OneSided, "{address}");
+        println!("{address}");
+        runtime.block_on(case(Borrowed { lender: client, memory }));
     }
 }
 
@@ -55,6 +74,13 @@ macro_rules! over_each_backend {
             #[test]
             fn $case() {
                 super::over_each_backend(stringify!($case), super::cases::$case);
+            }
+        )+}
+
+        mod one_sided {$(
+            #[test]
+            fn $case() {
+                super::one_sided(stringify!($case), super::cases::$case);
             }
         )+}
 
@@ -137,18 +163,83 @@ fn counts_of_many_clients_add_up() {
     assert_eq!(lender.region().load_u64(0), 3 * COUNTS);
 }
 
+/// Reads go on while the server's only thread is blocked in a handler.
+#[test]
+fn one_sided_operations_need_no_thread_of_the_server() {
+    let address = format!("shm://memory-alone-{}", std::process::id());
+    let lender = Lender::new();
+    let server = Server::builder()
+        .service(LenderServer::new(lender.clone()))
+        .service(MemoryServer::new(lender.memory.clone()))
+        .listen(&address)
+        .unwrap();
+    let client = connect(&server);
+    let memory = client.memory.one_sided();
+    let lent = lender.region().lend(.., Rights::all(), Until::REVOKED).unwrap();
+    memory.fetch_add(&lent.word(0).unwrap(), 1).wait().unwrap();
+    let (blocked, is_blocked) = lender.block();
+    thread::scope(|scope| {
+        scope.spawn(|| client.lender.block().wait().unwrap());
+        lender::wait_until(|| is_blocked.load(Ordering::Acquire), "the handler runs");
+        for count in 1..=100 {
+            assert_eq!(memory.fetch_add(&lent.word(0).unwrap(), 1).wait(), Ok(count));
+            let bytes = memory.batch().write(&lent.slice(8..12).unwrap(), &b"abcd"[..]);
+            let read = bytes.read(&lent.slice(9..11).unwrap()).post().wait().unwrap();
+            assert_eq!(read[1].bytes(), b"bc");
+        }
+        drop(blocked);
+    });
+    assert_eq!(lender.memory.snapshot().lanes, 1);
+}
+
+/// Each revoke ends the lane that is in use, and the next operation opens another one.
+#[test]
+fn a_lane_is_opened_again_after_a_revoke() {
+    let address = format!("shm://memory-again-{}", std::process::id());
+    let (server, lender) = serve(&address);
+    let memory = RemoteMemory::connect(server.address()).wait().unwrap().one_sided();
+    assert_eq!(memory.caps().carrier, Carrier::Calls);
+    for round in 0..50 {
+        let lent = lender.region().lend(0..64, Rights::READ, Until::REVOKED).unwrap();
+        for _ in 0..3 {
+            memory.read(&lent).wait().unwrap();
+        }
+        assert_eq!(memory.caps().carrier, Carrier::OneSided, "{round}");
+        assert!(lender.memory.revoke(&lent));
+        lender.region().write(0, b"the next");
+        assert_eq!(memory.read(&lent).wait(), Err(MemoryError::Revoked));
+        assert_eq!(memory.caps().carrier, Carrier::Calls);
+        assert_eq!(memory.read(&lent).wait(), Err(MemoryError::Revoked));
+    }
+    let lanes = lender.memory.snapshot().lanes;
+    assert!(lanes <= 2, "{lanes} lanes of one client");
+}
+
 /// Writers go on across the revoke, some with a write that is under way; once it has returned, the memory is its owner's.
 #[test]
 fn nothing_lands_after_a_revoke_has_returned() {
     for address in addresses::each_kind_of_address("memory-revoked") {
-        let (server, lender) = serve(&address);
+        nothing_lands_after_a_revoke(&address, |memory| memory);
+    }
+}
+
+#[test]
+fn nothing_one_sided_lands_after_a_revoke_has_returned() {
+    let address = format!("shm://memory-revoked-{}", std::process::id());
+    nothing_lands_after_a_revoke(&address, RemoteMemory::one_sided);
+}
+
+fn nothing_lands_after_a_revoke(address: &str, change: fn(RemoteMemory) -> RemoteMemory) {
+    {
+        let (server, lender) = serve(address);
         let region = lender.region();
         let address = server.address().to_string();
         for round in 0..20 {
             let lent = region.lend(.., Rights::WRITE, Until::REVOKED).unwrap();
             thread::scope(|scope| {
-                let writers: Vec<_> =
-                    (0..2).map(|_| scope.spawn(|| write_until_refused(&address, &lent))).collect();
+                let writers: Vec<_> = (0..2)
+                    .map(|_| scope.spawn(|| write_until_refused(&address, &lent, change)))
+                    .collect();
                 let begun = || region.load_u64(REGION_BYTES - 8) == u64::MAX;
                 lender::wait_until(begun, "a write has landed");
                 assert!(lender.memory.revoke(&lent));
@@ -167,8 +258,12 @@ fn nothing_lands_after_a_revoke_has_returned() {
     }
 }
 
-fn write_until_refused(address: &str, lent: &Remote) -> MemoryError {
-    let memory = RemoteMemory::connect(address).wait().unwrap();
+fn write_until_refused(
+    address: &str,
+    lent: &Remote,
+    change: fn(RemoteMemory) -> RemoteMemory,
+) -> MemoryError {
+    let memory = change(RemoteMemory::connect(address).wait().unwrap());
     let bytes = farcall::Bytes::from(vec![0xff; REGION_BYTES]);
     loop {
         if let Err(why) = memory.write(lent, bytes.clone()).wait() {

@@ -6,6 +6,7 @@ use farcall_transports::remote_memory::{
     Operation, Outcome, Remote,
 };
 
+use super::lane::SharedLane;
 use super::operation::{BatchCall, MemoryCall};
 use super::service::LentMemoryClient;
 use crate::{Channel, ConnectError, Connecting, ServiceClient, ServiceDescription};
@@ -17,6 +18,7 @@ use crate::{Channel, ConnectError, Connecting, ServiceClient, ServiceDescription
 #[derive(Clone, Debug)]
 pub struct RemoteMemory {
     calls: LentMemoryClient,
+    lane: Option<SharedLane>,
 }
 
 /// How operations travel, and what is possible.
@@ -40,6 +42,10 @@ pub enum Carrier {
     /// As calls of a built-in service: a thread of the server does them. What is written is visible at the server when the operation has
     /// ended, and lost with the server's process.
     Calls,
+    /// The client does them itself, by a queue pair of its own, without the server's CPU. It does so from its second operation on a lend on,
+    /// if that has no lease, for up to 64 KiB; the others travel as calls. What is written is visible at the server when the operation has
+    /// ended, and lost with the server's process.
+    OneSided,
 }
 
 impl RemoteMemory {
@@ -61,10 +67,20 @@ impl RemoteMemory {
         self.calls.channel()
     }
 
-    /// How operations travel, and what is possible.
+    /// Does operations one-sided from now on, where that is possible: on shared memory, of a server of this user and machine whose memory is
+    /// [`Memory::new`](super::Memory::new)'s. The queue pair is opened when it is first used, and again after a lend was revoked that was in
+    /// use. Clones share it. What an operation does, and which errors it gives, does not change; [`caps`](Self::caps) tells whether there is
+    /// one.
+    pub fn one_sided(self) -> RemoteMemory {
+        let lane = self.lane.or_else(|| Some(SharedLane::default()));
+        RemoteMemory { lane, ..self }
+    }
+
+    /// How operations travel at present, and what is possible.
     pub fn caps(&self) -> Capabilities {
+        let is_one_sided = self.lane.as_ref().is_some_and(SharedLane::is_open);
         Capabilities {
-            carrier: Carrier::Calls,
+            carrier: if is_one_sided { Carrier::OneSided } else { Carrier::Calls },
             max_operation_bytes: MAX_OPERATION_BYTES,
             max_batch_bytes: MAX_BATCH_BYTES,
             max_batch_operations: MAX_BATCH_OPERATIONS,
@@ -79,6 +95,13 @@ impl RemoteMemory {
         let operation = Operation { at: *at, action: Action::Read };
         if let Err(why) = operation.check() {
             return MemoryCall::refused(why);
+        }
+        if let Some(lane) = &self.lane {
+            let read = |outcome| match outcome {
+                Outcome::Read(bytes) => Some(bytes),
+                _ => None,
+            };
+            return MemoryCall::of_one(lane.post(&self.calls, vec![operation]), read);
         }
         let len = at.len();
         MemoryCall::of(self.calls.read(*at), move |bytes| match bytes.len() as u64 == len {
@@ -97,9 +120,13 @@ impl RemoteMemory {
     pub fn write(&self, at: &Remote, bytes: impl Into<Bytes>) -> MemoryCall<()> {
         let bytes = bytes.into();
         let operation = Operation { at: *at, action: Action::Write(bytes.clone()) };
-        match operation.check() {
-            Ok(()) => MemoryCall::of(self.calls.write(*at, bytes), Ok),
-            Err(why) => MemoryCall::refused(why),
+        match (operation.check(), &self.lane) {
+            (Err(why), _) => MemoryCall::refused(why),
+            (Ok(()), None) => MemoryCall::of(self.calls.write(*at, bytes), Ok),
+            (Ok(()), Some(lane)) => {
+                let written = |outcome| (outcome == Outcome::Written).then_some(());
+                MemoryCall::of_one(lane.post(&self.calls, vec![operation]), written)
+            }
         }
     }
 
@@ -122,14 +149,22 @@ impl RemoteMemory {
 
     fn atomic(&self, operation: Operation) -> MemoryCall<u64> {
         match operation.check() {
-            Ok(()) => MemoryCall::of_one(self.calls.batch(vec![operation]), |it| it.word()),
+            Ok(()) => MemoryCall::of_one(self.post(vec![operation]), |it| it.word()),
             Err(why) => MemoryCall::refused(why),
         }
     }
 
     /// Several operations that travel together, and are done in their order until one fails.
     pub fn batch(&self) -> Batch {
-        Batch { calls: self.calls.clone(), operations: Vec::new() }
+        Batch { memory: self.clone(), operations: Vec::new() }
+    }
+
+    fn post(&self, operations: Vec<Operation>) -> BatchCall {
+        let len = operations.len();
+        match &self.lane {
+            Some(lane) => lane.post(&self.calls, operations),
+            None => BatchCall::of(self.calls.batch(operations), len),
+        }
     }
 }
 
@@ -137,7 +172,7 @@ impl ServiceClient for RemoteMemory {
     const DESCRIPTION: &'static ServiceDescription = LentMemoryClient::DESCRIPTION;
 
     fn from_channel(channel: Channel) -> Self {
-        RemoteMemory { calls: LentMemoryClient::from_channel(channel) }
+        RemoteMemory { calls: LentMemoryClient::from_channel(channel), lane: None }
     }
 
     fn channel(&self) -> &Channel {
@@ -149,7 +184,7 @@ impl ServiceClient for RemoteMemory {
 #[derive(Clone, Debug)]
 #[must_use = "a batch does nothing until it is posted"]
 pub struct Batch {
-    calls: LentMemoryClient,
+    memory: RemoteMemory,
     operations: Vec<Operation>,
 }
 
@@ -199,8 +234,7 @@ impl Batch {
                 return BatchCall::refused(refused(at, why));
             }
         }
-        let count = self.operations.len();
-        BatchCall::of(self.calls.batch(self.operations), count)
+        self.memory.post(self.operations)
     }
 }
 

@@ -26,8 +26,8 @@ enum State<T, E = MemoryError> {
     Refused(Option<E>),
 }
 
-/// A call whose result becomes that of an operation.
-trait Pending<T, E>: Send {
+/// What becomes the result of an operation.
+pub(super) trait Pending<T, E>: Send {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, E>>;
     fn wait(self: Box<Self>) -> Result<T, E>;
     fn timeout(self: Box<Self>, timeout: Duration) -> Box<dyn Pending<T, E>>;
@@ -96,6 +96,37 @@ fn polled_again() -> MemoryError {
     MemoryError::Gone { may_have_landed: false, why }
 }
 
+/// An operation that is a batch of its own.
+struct OnlyOne<T> {
+    batch: BatchCall,
+    result: fn(Outcome) -> Option<T>,
+}
+
+impl<T> OnlyOne<T> {
+    fn result_of(
+        result: fn(Outcome) -> Option<T>,
+        ended: Result<Vec<Outcome>, BatchError>,
+    ) -> Result<T, MemoryError> {
+        let only = ended.map_err(|error| error.error)?.into_iter().next();
+        only.and_then(result).ok_or_else(|| gone(true, "the server answered another operation"))
+    }
+}
+
+impl<T: 'static> Pending<T, MemoryError> for OnlyOne<T> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, MemoryError>> {
+        Pin::new(&mut self.batch).poll(cx).map(|ended| Self::result_of(self.result, ended))
+    }
+
+    fn wait(self: Box<Self>) -> Result<T, MemoryError> {
+        Self::result_of(self.result, self.batch.wait())
+    }
+
+    fn timeout(self: Box<Self>, timeout: Duration) -> Box<dyn Pending<T, MemoryError>> {
+        let OnlyOne { batch, result } = *self;
+        Box::new(OnlyOne { batch: batch.timeout(timeout), result })
+    }
+}
+
 impl<T: 'static> MemoryCall<T> {
     pub(super) fn of<R: Send + 'static>(
         call: Call<Result<R, CallError<MemoryError>>>,
@@ -104,17 +135,17 @@ impl<T: 'static> MemoryCall<T> {
         MemoryCall(State::of(call, move |ended| ended.map_err(own_error).and_then(&result)))
     }
 
-    /// An operation that is a batch of its own.
-    pub(super) fn of_one(
-        call: Call<Result<Vec<Outcome>, CallError<BatchError>>>,
-        result: impl Fn(Outcome) -> Option<T> + Send + 'static,
+    /// A call whose end is a result in any case.
+    pub(super) fn of_any<R: Send + 'static>(
+        call: Call<R>,
+        result: impl Fn(R) -> T + Send + 'static,
     ) -> Self {
-        MemoryCall(State::of(call, move |ended| {
-            let outcomes = ended.map_err(|error| batch_error(error).error)?;
-            let only = outcomes.into_iter().next();
-            only.and_then(&result)
-                .ok_or_else(|| gone(true, "the server answered another operation"))
-        }))
+        MemoryCall(State::of(call, move |ended| Ok(result(ended))))
+    }
+
+    /// An operation that is a batch of its own.
+    pub(super) fn of_one(batch: BatchCall, result: fn(Outcome) -> Option<T>) -> Self {
+        MemoryCall(State::Call(Box::new(OnlyOne { batch, result })))
     }
 
     pub(super) fn refused(why: MemoryError) -> Self {
@@ -136,6 +167,18 @@ impl<T: 'static> MemoryCall<T> {
 }
 
 impl BatchCall {
+    pub(super) fn pending(pending: impl Pending<Vec<Outcome>, BatchError> + 'static) -> Self {
+        BatchCall(State::Call(Box::new(pending)))
+    }
+
+    /// A call that answers more than outcomes.
+    pub(super) fn of_more<R: Send + 'static>(
+        call: Call<Result<R, CallError<BatchError>>>,
+        result: impl Fn(R) -> Vec<Outcome> + Send + 'static,
+    ) -> Self {
+        BatchCall(State::of(call, move |ended| ended.map_err(batch_error).map(&result)))
+    }
+
     pub(super) fn of(call: Call<Result<Vec<Outcome>, CallError<BatchError>>>, len: usize) -> Self {
         BatchCall(State::of(call, move |ended| {
             let outcomes = ended.map_err(batch_error)?;
@@ -190,7 +233,7 @@ fn not_answered(error: &RpcError) -> MemoryError {
 }
 
 #[cold]
-fn gone(may_have_landed: bool, why: &str) -> MemoryError {
+pub(super) fn gone(may_have_landed: bool, why: &str) -> MemoryError {
     MemoryError::Gone { may_have_landed, why: why.into() }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use farcall_transports::remote_memory::{
-    Action, BatchError, Memory, MemoryError, Operation, Outcome, Remote,
+    Action, BatchError, Memory, MemoryError, Operation, Outcome, Remote, Window,
 };
 
 use crate::CallContext;
@@ -17,6 +17,15 @@ pub trait LentMemory {
     fn write(&self, at: Remote, bytes: Bytes) -> Result<(), MemoryError>;
     /// Does the operations one after the other, until one fails.
     fn batch(&self, operations: Vec<Operation>) -> Result<Vec<Outcome>, BatchError>;
+    /// Connects a lane to the client's endpoint. Answers its number and the endpoint of this end.
+    fn open_lane(&self, endpoint: Bytes) -> Result<(u64, Bytes), String>;
+    /// Does a batch, and binds a window for a lend of it on a lane, so that the next operation can be one-sided.
+    fn bind(
+        &self,
+        lane: u64,
+        lend: Remote,
+        operations: Vec<Operation>,
+    ) -> Result<(Vec<Outcome>, Option<Window>), BatchError>;
 }
 
 /// The context of a call of the service.
@@ -48,5 +57,20 @@ impl LentMemory for Memory {
     fn batch(&self, operations: Vec<Operation>) -> Result<Vec<Outcome>, BatchError> {
         let call = called().map_err(|error| BatchError { at: 0, error })?;
         self.execute_all(&operations, call.identity().as_ref(), call.now())
+    }
+    fn open_lane(&self, endpoint: Bytes) -> Result<(u64, Bytes), String> {
+        Memory::open_lane(self, &endpoint).map_err(|why| why.to_string())
+    }
+
+    fn bind(
+        &self,
+        lane: u64,
+        lend: Remote,
+        operations: Vec<Operation>,
+    ) -> Result<(Vec<Outcome>, Option<Window>), BatchError> {
+        let call = called().map_err(|error| BatchError { at: 0, error })?;
+        let (who, now) = (call.identity(), call.now());
+        let outcomes = self.execute_all(&operations, who.as_ref(), now)?;
+        Ok((outcomes, Memory::bind(self, lane, &lend, who.as_ref(), now)))
     }
 }

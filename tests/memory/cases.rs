@@ -120,7 +120,7 @@ pub(crate) async fn guessed_values_give_no_access(client: Borrowed) {
     let lent = client.lent(1024, 2048, Rights::all()).await;
     let lives = json!({ "life": 1 });
     let guesses = [
-        json!({ "lend": 1 }),
+        json!({ "lend": 999 }),
         json!({ "lend": u32::MAX }),
         json!({ "epoch": 0 }),
         json!({ "epoch": 1_000_000 }),

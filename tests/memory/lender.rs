@@ -1,6 +1,7 @@
 //! A server that lends what its clients ask for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ pub(crate) trait Lending {
     /// What the owner's own code writes and reads.
     fn store(&self, offset: u64, bytes: Bytes);
     fn load(&self, offset: u64, len: u64) -> Bytes;
+    /// Blocks its thread: see [`Lender::block`].
+    fn block(&self);
     /// Drops the region, and allocates another one.
     fn replace_region(&self);
 }
@@ -41,13 +44,21 @@ pub(crate) use LendingServer as LenderServer;
 pub(crate) struct Lender {
     pub(crate) memory: Memory,
     region: Arc<Mutex<Option<Region>>>,
+    blocked: Arc<Mutex<()>>,
+    is_blocked: Arc<AtomicBool>,
 }
 
 impl Lender {
     pub(crate) fn new() -> Lender {
         let memory = Memory::new().unwrap();
         let region = memory.region(REGION_BYTES).unwrap();
-        Lender { memory, region: Arc::new(Mutex::new(Some(region))) }
+        let region = Arc::new(Mutex::new(Some(region)));
+        Lender { memory, region, blocked: Arc::default(), is_blocked: Arc::default() }
+    }
+
+    /// A call of `block` blocks from now on until the guard is dropped, and says so.
+    pub(crate) fn block(&self) -> (MutexGuard<'_, ()>, &AtomicBool) {
+        (self.blocked.lock().unwrap(), &self.is_blocked)
     }
 
     pub(crate) fn region(&self) -> Region {
@@ -85,6 +96,11 @@ impl Lending for Lender {
         let mut bytes = vec![0; len as usize];
         self.region().read(offset as usize, &mut bytes);
         bytes.into()
+    }
+
+    fn block(&self) {
+        self.is_blocked.store(true, Ordering::Release);
+        drop(self.blocked.lock().unwrap());
     }
 
     fn replace_region(&self) {

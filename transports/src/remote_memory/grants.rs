@@ -124,17 +124,7 @@ impl Grants {
         needs: Rights,
         now: Instant,
     ) -> Result<Granted, MemoryError> {
-        let grant = self.find(remote)?;
-        if now >= grant.until {
-            return Err(MemoryError::Expired);
-        }
-        let is_borrower = match &grant.borrower {
-            Borrower::Everyone => true,
-            Borrower::Identity(borrower) => who == Some(borrower),
-        };
-        if !is_borrower {
-            return Err(MemoryError::NotPermitted(Denied::NoSuchLend));
-        }
+        let grant = self.granted(remote, who, now)?;
         if !grant.rights.contains(needs) {
             return Err(MemoryError::NotPermitted(denied(needs)));
         }
@@ -148,6 +138,27 @@ impl Grants {
             return Err(MemoryError::OutOfRange { offset, len, of });
         }
         Ok(Granted { region: grant.region, offset, len })
+    }
+
+    /// The lend that this client may use in some way, now.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), apart from rights and range.
+    pub fn granted(
+        &self,
+        remote: &Remote,
+        who: Option<&Identity>,
+        now: Instant,
+    ) -> Result<&Grant, MemoryError> {
+        let grant = self.find(remote)?;
+        if now >= grant.until {
+            return Err(MemoryError::Expired);
+        }
+        let is_borrower = match &grant.borrower {
+            Borrower::Everyone => true,
+            Borrower::Identity(borrower) => who == Some(borrower),
+        };
+        if is_borrower { Ok(grant) } else { Err(MemoryError::NotPermitted(Denied::NoSuchLend)) }
     }
 
     /// The lend that a value names.
@@ -174,15 +185,15 @@ impl Grants {
         is_lent
     }
 
-    /// Ends all lends of a region. Returns their number.
-    pub fn revoke_region(&mut self, region: u32) -> usize {
+    /// Ends all lends of a region. Returns their numbers.
+    pub fn revoke_region(&mut self, region: u32) -> Vec<u32> {
         let is_of = |slot: &Slot| matches!(&slot.state, State::Lent(it) if it.region == region);
         let lends: Vec<u32> =
             (0..).zip(&self.slots).filter(|(_, slot)| is_of(slot)).map(|(lend, _)| lend).collect();
         for lend in &lends {
             self.end(*lend, MemoryError::Revoked);
         }
-        lends.len()
+        lends
     }
 
     /// Ends the lends whose leases are over.

@@ -2,9 +2,9 @@
 
 use core::fmt;
 use core::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use farcall_core::CallContext;
 use farcall_core::identity::Identity;
 use farcall_core::site::Site;
@@ -14,15 +14,14 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::grants::{Grant, Granted, Grants, MAX_LENDS};
+use super::host_lanes::{HostLanes, Lend};
+use super::lane::{LaneError, SHARED_MEMORY, Window};
 use super::{
     Action, BatchError, Borrower, MemoryError, Operation, Outcome, Region, Remote, Rights, Until,
 };
 
 /// Most regions of one owner.
 const MAX_REGIONS: usize = 1 << 14;
-
-/// The device of memory that is not allocated from another one.
-const SHARED_MEMORY: &str = "shm";
 
 /// Why there is no memory to lend.
 #[derive(Debug, thiserror::Error)]
@@ -48,12 +47,17 @@ pub struct Memory {
 }
 
 struct Inner {
+    device: Device,
+    /// Lanes run on it.
+    is_shared_memory: bool,
     domain: ProtectionDomain,
     /// A number of this owner alone, which values that it has lent bear.
     life: u64,
     clock: Site,
     /// Operations hold it shared while they access memory: who has it exclusively knows that none is under way.
     tables: RwLock<Tables>,
+    /// Locked after the tables.
+    lanes: Mutex<HostLanes>,
 }
 
 struct Tables {
@@ -80,6 +84,8 @@ pub struct MemorySnapshot {
     pub bytes: u64,
     /// The number of lends that have not ended.
     pub lends: usize,
+    /// The number of lanes of clients that use one-sided operations.
+    pub lanes: usize,
 }
 
 impl Memory {
@@ -88,7 +94,7 @@ impl Memory {
     /// # Errors
     /// [`AllocError`]: this process has no shared memory.
     pub fn new() -> Result<Memory, AllocError> {
-        Memory::on(&Device::open(SHARED_MEMORY)?)
+        Memory::of(&Device::open(SHARED_MEMORY)?, true)
     }
 
     /// Memory without regions, of this device.
@@ -96,6 +102,10 @@ impl Memory {
     /// # Errors
     /// [`AllocError`]: the device refuses.
     pub fn on(device: &Device) -> Result<Memory, AllocError> {
+        Memory::of(device, false)
+    }
+
+    fn of(device: &Device, is_shared_memory: bool) -> Result<Memory, AllocError> {
         let mut secret = [0; 64];
         for word in secret.chunks_exact_mut(8) {
             word.copy_from_slice(&device.random()?.to_ne_bytes());
@@ -104,7 +114,9 @@ impl Memory {
         let (grants, keys) = (Grants::new(life, MAX_LENDS), Keys { secret, made: 0 });
         let tables = RwLock::new(Tables { grants, keys, regions: Vec::new() });
         let (domain, clock) = (device.alloc_pd()?, Site::new());
-        Ok(Memory { inner: Arc::new(Inner { domain, life, clock, tables }) })
+        let (device, lanes) = (device.clone(), Mutex::default());
+        let inner = Inner { device, is_shared_memory, domain, life, clock, tables, lanes };
+        Ok(Memory { inner: Arc::new(inner) })
     }
 
     /// Allocates so many bytes, all zero, which are freed when the last clone of the region is dropped.
@@ -134,7 +146,48 @@ impl Memory {
     /// Access has ended for certain when this returns: operations that were under way are over, nothing lands any more, and a later one
     /// gets [`MemoryError::Revoked`]. The same holds for a lend whose lease was over before. So the memory may be used for something else.
     pub fn revoke(&self, remote: &Remote) -> bool {
-        self.exclusive().grants.revoke(remote)
+        let mut tables = self.exclusive();
+        let is_lent = tables.grants.revoke(remote);
+        if is_lent {
+            self.lanes().revoke(remote.lend);
+        }
+        is_lent
+    }
+
+    /// Connects a lane to a client's endpoint: a queue pair on which the client accesses lends without this end's CPU. Returns its number,
+    /// which is a secret, and the endpoint of this end.
+    ///
+    /// # Errors
+    /// [`LaneError`]: the client's end cannot be reached from here, or there are too many lanes.
+    pub fn open_lane(&self, client: &[u8]) -> Result<(u64, Bytes), LaneError> {
+        if !self.inner.is_shared_memory {
+            return Err(LaneError::Unsupported);
+        }
+        let number = self.exclusive().keys.next();
+        let Inner { device, domain, .. } = &*self.inner;
+        let endpoint = self.lanes().open(number, device, domain, client)?;
+        Ok((number, endpoint))
+    }
+
+    /// Gives the client of a lane a window to a lend, if it may use that. `None`: it must use calls. A lend with a lease has none: the
+    /// owner's CPU looks at the clock.
+    pub fn bind(
+        &self,
+        lane: u64,
+        remote: &Remote,
+        who: Option<&Identity>,
+        now: Instant,
+    ) -> Option<Window> {
+        // Until the window is bound and known, nobody revokes the lend.
+        let tables = self.shared();
+        let grant = tables.grants.granted(remote, who, now).ok()?;
+        if grant.until != Instant::FAR_FUTURE {
+            return None;
+        }
+        let bytes = tables.regions.get(grant.region as usize)?.as_ref()?;
+        let (begin, len) = (grant.part.start, grant.part.end - grant.part.start);
+        let lend = Lend { remote: *remote, bytes, begin, len, rights: grant.rights };
+        self.lanes().bind(lane, &self.inner.domain, &lend)
     }
 
     /// What there is, and what is lent.
@@ -144,7 +197,8 @@ impl Memory {
         tables.grants.expire(now);
         let regions = || tables.regions.iter().flatten();
         let bytes = regions().map(|region| region.len() as u64).sum();
-        MemorySnapshot { regions: regions().count(), bytes, lends: tables.grants.len() }
+        let lanes = self.lanes().len();
+        MemorySnapshot { regions: regions().count(), bytes, lends: tables.grants.len(), lanes }
     }
 
     /// Does one operation for this client, if it may.
@@ -195,13 +249,20 @@ impl Memory {
     }
 
     pub(super) fn revoke_region(&self, region: u32) -> usize {
-        self.exclusive().grants.revoke_region(region)
+        self.end_lends(&mut self.exclusive(), region)
+    }
+
+    fn end_lends(&self, tables: &mut Tables, region: u32) -> usize {
+        let ended = tables.grants.revoke_region(region);
+        let mut lanes = self.lanes();
+        ended.iter().for_each(|lend| lanes.revoke(*lend));
+        ended.len()
     }
 
     /// The last handle of a region is gone.
     pub(super) fn forget_region(&self, region: u32) {
         let mut tables = self.exclusive();
-        tables.grants.revoke_region(region);
+        self.end_lends(&mut tables, region);
         if let Some(bytes) = tables.regions.get_mut(region as usize) {
             *bytes = None;
         }
@@ -210,6 +271,10 @@ impl Memory {
     /// The time of the thread's turn, or of the process.
     fn now(&self) -> Instant {
         CallContext::current().map_or_else(|| self.inner.clock.now(), |call| call.now())
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, HostLanes> {
+        self.inner.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shared(&self) -> RwLockReadGuard<'_, Tables> {
