@@ -46,8 +46,10 @@
 //!
 //! # How operations travel
 //!
-//! Today as [calls](Carrier::Calls) of a built-in service, over every backend and every device: the server's thread does them.
-//! [`RemoteMemory::caps`] says so. What an operation refuses, and in which words, does not depend on how it travels.
+//! As [calls](Carrier::Calls) of a built-in service, over every backend and every device: the server's thread does them. Or
+//! [one-sided](Carrier::OneSided), if the client asks for that by [`RemoteMemory::one_sided`], on shared memory: by a queue pair of the
+//! client's, without the server's CPU. [`RemoteMemory::caps`] tells which. What an operation refuses, and in which words, does not depend on
+//! it.
 
 mod client;
 mod lane;

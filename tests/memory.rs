@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farcall::memory::{
     Carrier, Memory, MemoryError, MemoryServer, Region, Remote, RemoteMemory, Rights, Until,
@@ -265,7 +265,9 @@ fn write_until_refused(
 ) -> MemoryError {
     let memory = change(RemoteMemory::connect(address).wait().unwrap());
     let bytes = farcall::Bytes::from(vec![0xff; REGION_BYTES]);
+    let begin = Instant::now();
     loop {
+        assert!(begin.elapsed() < Duration::from_secs(20), "a writer is never refused");
         if let Err(why) = memory.write(lent, bytes.clone()).wait() {
             return why;
         }
