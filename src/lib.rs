@@ -40,6 +40,7 @@
 
 mod connect;
 pub mod info;
+pub mod memory;
 pub mod mesh;
 pub mod ping;
 #[cfg(feature = "sim")]

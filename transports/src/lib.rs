@@ -9,6 +9,8 @@
 //! bootstrap -> address -> registry -> backends -> slots -> rendezvous, repair -> kit -> contract
 //!         \-> handshake, tls -> contract
 //! ```
+//!
+//! [`remote_memory`] has the memory that a server lends. It uses no other module.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +27,7 @@ pub mod planted;
 #[expect(unreachable_pub, reason = "it is public where bugs can be planted")]
 mod planted;
 pub mod registry;
+pub mod remote_memory;
 mod rendezvous;
 mod repair;
 mod rfp;

@@ -46,6 +46,11 @@ impl CallContext {
         (self.deadline != Instant::FAR_FUTURE).then(|| self.deadline - self.now)
     }
 
+    /// The start of the thread's turn, on the clock of its site.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
     /// The caller has given up. Only handlers of a server with [`CancelPolicy::Finish`](super::CancelPolicy::Finish) see
     /// this; otherwise the handler is dropped instead.
     pub fn is_cancelled(&self) -> bool {

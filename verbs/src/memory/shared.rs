@@ -172,6 +172,29 @@ impl SharedRegion {
         self.word_u64(offset).store(value, Ordering::Release);
     }
 
+    /// Adds to the aligned word at `offset`, wrapping, by an atomic operation of this CPU. Returns what it was. Whether it is atomic
+    /// with respect to peers' atomics too depends on the device: on shared memory it is, with a NIC usually not.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
+    #[inline]
+    pub fn fetch_add_u64(&self, offset: usize, add: u64) -> u64 {
+        self.word_u64(offset).fetch_add(add, Ordering::AcqRel)
+    }
+
+    /// Replaces the aligned word at `offset` by `new` if it equals `expected`. Returns what it was. Atomic as
+    /// [`fetch_add_u64`](SharedRegion::fetch_add_u64) is.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
+    #[inline]
+    pub fn compare_and_swap_u64(&self, offset: usize, expected: u64, new: u64) -> u64 {
+        let word = self.word_u64(offset);
+        match word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(old) | Err(old) => old,
+        }
+    }
+
     /// As [`store_release_u64`](SharedRegion::store_release_u64), for a word by which peers that READ see that the rest is
     /// there. On a simulated device with timed turns it takes effect when the core has come to it: after the CPU time of its
     /// turn so far, as a request that is posted leaves.

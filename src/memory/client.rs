@@ -1,0 +1,246 @@
+//! The client's end of lent memory.
+
+use bytes::Bytes;
+use farcall_transports::remote_memory::{
+    Action, BatchError, MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_OPERATION_BYTES, MemoryError,
+    Operation, Outcome, Remote,
+};
+
+use super::lane::SharedLane;
+use super::operation::{BatchCall, MemoryCall};
+use super::service::LentMemoryClient;
+use crate::{Channel, ConnectError, Connecting, ServiceClient, ServiceDescription};
+
+/// The memory that the server of a connection lends. Clones use the same connection.
+///
+/// Name it where the connection is made, `.also::<RemoteMemory>()`, and take it from a client's channel with
+/// [`on`](Self::on); or [`connect`](Self::connect) for it alone.
+#[derive(Clone, Debug)]
+pub struct RemoteMemory {
+    calls: LentMemoryClient,
+    lane: Option<SharedLane>,
+}
+
+/// How operations travel, and what is possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// How operations travel.
+    pub carrier: Carrier,
+    /// Most bytes of one operation.
+    pub max_operation_bytes: u64,
+    /// Most bytes of the operations of one batch together.
+    pub max_batch_bytes: u64,
+    /// Most operations of one batch.
+    pub max_batch_operations: usize,
+}
+
+/// How operations travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// As calls of a built-in service: a thread of the server does them. What is written is visible at the server when the operation has
+    /// ended, and lost with the server's process.
+    Calls,
+    /// The client does them itself, by a queue pair of its own, without the server's CPU. It does so from its second operation on a lend on,
+    /// if that has no lease, for up to 64 KiB; the others travel as calls. What is written is visible at the server when the operation has
+    /// ended, and lost with the server's process.
+    OneSided,
+}
+
+impl RemoteMemory {
+    /// Connects to a server that lends memory, for that alone.
+    pub fn connect(address: impl crate::ToAddress) -> Connecting<RemoteMemory> {
+        crate::connect::connect(address)
+    }
+
+    /// The memory that is lent over the connection of another client, whose channel this is.
+    ///
+    /// # Errors
+    /// [`ConnectError::NotCarried`]: the connection was made without it. [`Connecting::also`] adds it.
+    pub fn on(channel: &Channel) -> Result<RemoteMemory, ConnectError> {
+        ServiceClient::on(channel)
+    }
+
+    /// The channel, for its metrics, to close it, or for a client with another timeout.
+    pub fn channel(&self) -> &Channel {
+        self.calls.channel()
+    }
+
+    /// Does operations one-sided from now on, where that is possible: on shared memory, of a server of this user and machine whose memory is
+    /// [`Memory::new`](super::Memory::new)'s. The queue pair is opened when it is first used, and again after a lend was revoked that was in
+    /// use. Clones share it. What an operation does, and which errors it gives, does not change; [`caps`](Self::caps) tells whether there is
+    /// one.
+    pub fn one_sided(self) -> RemoteMemory {
+        let lane = self.lane.or_else(|| Some(SharedLane::default()));
+        RemoteMemory { lane, ..self }
+    }
+
+    /// How operations travel at present, and what is possible.
+    pub fn caps(&self) -> Capabilities {
+        let is_one_sided = self.lane.as_ref().is_some_and(SharedLane::is_open);
+        Capabilities {
+            carrier: if is_one_sided { Carrier::OneSided } else { Carrier::Calls },
+            max_operation_bytes: MAX_OPERATION_BYTES,
+            max_batch_bytes: MAX_BATCH_BYTES,
+            max_batch_operations: MAX_BATCH_OPERATIONS,
+        }
+    }
+
+    /// Reads all of it. If it is written at the same time, the bytes may be a mixture of old and new.
+    ///
+    /// # Errors
+    /// When it has ended: [`MemoryError`].
+    pub fn read(&self, at: &Remote) -> MemoryCall<Bytes> {
+        let operation = Operation { at: *at, action: Action::Read };
+        if let Err(why) = operation.check() {
+            return MemoryCall::refused(why);
+        }
+        if let Some(lane) = &self.lane {
+            let read = |outcome| match outcome {
+                Outcome::Read(bytes) => Some(bytes),
+                _ => None,
+            };
+            return MemoryCall::of_one(lane.post(&self.calls, vec![operation]), read);
+        }
+        let len = at.len();
+        MemoryCall::of(self.calls.read(*at), move |bytes| match bytes.len() as u64 == len {
+            true => Ok(bytes),
+            false => {
+                let why = "the server answered with another number of bytes".into();
+                Err(MemoryError::Gone { may_have_landed: false, why })
+            }
+        })
+    }
+
+    /// Writes these bytes, as many as the memory has. They are all there when it has ended, and land in no certain order.
+    ///
+    /// # Errors
+    /// When it has ended: [`MemoryError`].
+    pub fn write(&self, at: &Remote, bytes: impl Into<Bytes>) -> MemoryCall<()> {
+        let bytes = bytes.into();
+        let operation = Operation { at: *at, action: Action::Write(bytes.clone()) };
+        match (operation.check(), &self.lane) {
+            (Err(why), _) => MemoryCall::refused(why),
+            (Ok(()), None) => MemoryCall::of(self.calls.write(*at, bytes), Ok),
+            (Ok(()), Some(lane)) => {
+                let written = |outcome| (outcome == Outcome::Written).then_some(());
+                MemoryCall::of_one(lane.post(&self.calls, vec![operation]), written)
+            }
+        }
+    }
+
+    /// Replaces the [word](Remote::word) by `new` if it equals `expected`, and gives what it was: it was replaced if that is `expected`.
+    /// Atomic with respect to other clients' atomic operations, not to the owner's own stores.
+    ///
+    /// # Errors
+    /// When it has ended: [`MemoryError`].
+    pub fn compare_and_swap(&self, at: &Remote, expected: u64, new: u64) -> MemoryCall<u64> {
+        self.atomic(Operation { at: *at, action: Action::CompareAndSwap { expected, new } })
+    }
+
+    /// Adds to the [word](Remote::word), wrapping, and gives what it was. Atomic as [`compare_and_swap`](Self::compare_and_swap) is.
+    ///
+    /// # Errors
+    /// When it has ended: [`MemoryError`]. If it [may have landed](MemoryError::may_have_landed), it must not be repeated blindly.
+    pub fn fetch_add(&self, at: &Remote, add: u64) -> MemoryCall<u64> {
+        self.atomic(Operation { at: *at, action: Action::FetchAdd { add } })
+    }
+
+    fn atomic(&self, operation: Operation) -> MemoryCall<u64> {
+        match operation.check() {
+            Ok(()) => MemoryCall::of_one(self.post(vec![operation]), |it| it.word()),
+            Err(why) => MemoryCall::refused(why),
+        }
+    }
+
+    /// Several operations that travel together, and are done in their order until one fails.
+    pub fn batch(&self) -> Batch {
+        Batch { memory: self.clone(), operations: Vec::new() }
+    }
+
+    fn post(&self, operations: Vec<Operation>) -> BatchCall {
+        let len = operations.len();
+        match &self.lane {
+            Some(lane) => lane.post(&self.calls, operations),
+            None => BatchCall::of(self.calls.batch(operations), len),
+        }
+    }
+}
+
+impl ServiceClient for RemoteMemory {
+    const DESCRIPTION: &'static ServiceDescription = LentMemoryClient::DESCRIPTION;
+
+    fn from_channel(channel: Channel) -> Self {
+        RemoteMemory { calls: LentMemoryClient::from_channel(channel), lane: None }
+    }
+
+    fn channel(&self) -> &Channel {
+        self.calls.channel()
+    }
+}
+
+/// Operations that travel together: see [`RemoteMemory::batch`].
+#[derive(Clone, Debug)]
+#[must_use = "a batch does nothing until it is posted"]
+pub struct Batch {
+    memory: RemoteMemory,
+    operations: Vec<Operation>,
+}
+
+impl Batch {
+    /// Reads all of it.
+    pub fn read(self, at: &Remote) -> Self {
+        self.with(at, Action::Read)
+    }
+
+    /// Writes these bytes, as many as the memory has.
+    pub fn write(self, at: &Remote, bytes: impl Into<Bytes>) -> Self {
+        self.with(at, Action::Write(bytes.into()))
+    }
+
+    /// Replaces the [word](Remote::word) by `new` if it equals `expected`.
+    pub fn compare_and_swap(self, at: &Remote, expected: u64, new: u64) -> Self {
+        self.with(at, Action::CompareAndSwap { expected, new })
+    }
+
+    /// Adds to the [word](Remote::word), wrapping.
+    pub fn fetch_add(self, at: &Remote, add: u64) -> Self {
+        self.with(at, Action::FetchAdd { add })
+    }
+
+    /// What follows begins when what is before has ended. Where operations travel as calls this is so in any case; other carriers may begin
+    /// a later operation while an earlier read or atomic one is under way.
+    pub fn fence(self) -> Self {
+        self
+    }
+
+    fn with(mut self, at: &Remote, action: Action) -> Self {
+        self.operations.push(Operation { at: *at, action });
+        self
+    }
+
+    /// Prepares to send it.
+    ///
+    /// # Errors
+    /// When it has ended: [`BatchError`] names the first operation that failed. Those before it have been done, those after it not.
+    pub fn post(self) -> BatchCall {
+        let refused = |at: usize, error| BatchError { at: at as u32, error };
+        if let Err(why) = Operation::check_together(&self.operations) {
+            return BatchCall::refused(refused(0, why));
+        }
+        for (at, operation) in self.operations.iter().enumerate() {
+            if let Err(why) = operation.check() {
+                return BatchCall::refused(refused(at, why));
+            }
+        }
+        self.memory.post(self.operations)
+    }
+}
+
+/// Nothing of this end outlives its call.
+const _: () = {
+    const fn is_plain<T: Send + Sync + 'static>() {}
+    is_plain::<RemoteMemory>();
+    is_plain::<Outcome>();
+};

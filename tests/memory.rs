@@ -1,0 +1,371 @@
+//! Memory that a server lends, over every backend and on a simulated rack: one suite, in which each case gets a client of a server that
+//! lends what the case asks for.
+
+#[path = "support/addresses.rs"]
+mod addresses;
+#[path = "memory/cases.rs"]
+mod cases;
+#[path = "memory/lender.rs"]
+mod lender;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use farcall::memory::{
+    Carrier, Memory, MemoryError, MemoryServer, Region, Remote, RemoteMemory, Rights, Until,
+};
+use farcall::{Authentication, Key, RunningServer, Server};
+
+use self::lender::{Borrowed, Lender, LenderClient, LenderServer, REGION_BYTES};
+
+/// Runs a case over each backend. The first letters of the names differ.
+fn over_each_backend<F: Future<Output = ()>>(name: &str, case: impl Fn(Borrowed) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // A name has a bound.
+    for address in addresses::each_kind_of_address(&name[..name.len().min(20)]) {
+        let (server, _lender) = serve(&address);
+        let client = connect(&server);
+        println!("{address}");
+        runtime.block_on(case(client));
+    }
+}
+
+/// Runs a case with one-sided operations, as far as they are possible: twice, so that the second time the lane is there.
+fn one_sided<F: Future<Output = ()>>(name: &str, case: impl Fn(Borrowed) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let address = format!("shm://one-{}-{}", &name[..name.len().min(20)], std::process::id());
+    for address in [address, "tcp://127.0.0.1:0".to_owned()] {
+        let (server, lender) = serve(&address);
+        let Borrowed { lender: client, memory } = connect(&server);
+        let memory = memory.one_sided();
+        let word = lender.region().lend(0..8, Rights::READ, Until::REVOKED).unwrap();
+        for _ in 0..2 {
+            runtime.block_on(memory.read(&word)).unwrap();
+        }
+        assert_eq!(memory.caps().carrier, Carrier::OneSided, "{address}");
+        println!("{address}");
+        runtime.block_on(case(Borrowed { lender: client, memory }));
+    }
+}
+
+fn serve(address: &str) -> (RunningServer, Lender) {
+    let lender = Lender::new();
+    let server = Server::builder()
+        .threads(2)
+        .service(LenderServer::new(lender.clone()))
+        .service(MemoryServer::new(lender.memory.clone()))
+        .listen(address)
+        .unwrap();
+    (server, lender)
+}
+
+fn connect(server: &RunningServer) -> Borrowed {
+    let lender = LenderClient::connect(server.address()).also::<RemoteMemory>().wait().unwrap();
+    Borrowed { memory: RemoteMemory::on(lender.channel()).unwrap(), lender }
+}
+
+macro_rules! over_each_backend {
+    ($($case:ident;)+) => {
+        mod backends {$(
+            #[test]
+            fn $case() {
+                super::over_each_backend(stringify!($case), super::cases::$case);
+            }
+        )+}
+
+        mod one_sided {$(
+            #[test]
+            fn $case() {
+                super::one_sided(stringify!($case), super::cases::$case);
+            }
+        )+}
+
+        #[cfg(feature = "sim")]
+        mod rack {$(
+            #[test]
+            fn $case() {
+                super::on_a_rack(super::cases::$case);
+            }
+        )+}
+    };
+}
+
+over_each_backend! {
+    bytes_of_any_length_are_written_and_read;
+    atomic_operations_change_words_and_give_what_they_were;
+    a_batch_is_done_in_order_until_an_operation_fails;
+    a_lend_permits_what_it_says;
+    guessed_values_give_no_access;
+    a_slice_reaches_no_further_than_its_lend;
+    what_no_device_could_do_is_refused_before_it_is_sent;
+    a_revoked_lend_gives_errors_and_never_the_next_bytes;
+    a_lease_ends_by_itself_and_not_before;
+    a_region_that_is_dropped_takes_its_lends_along;
+}
+
+/// Runs a case over backends of a simulated rack.
+#[cfg(feature = "sim")]
+fn on_a_rack<F: Future<Output = ()> + 'static>(case: impl Fn(Borrowed) -> F + Copy + 'static) {
+    use farcall::rack::Rack;
+    for backend in ["write_imm", "datagram", "rfp"] {
+        let mut rack = Rack::new(11);
+        let [server, client] = [(); 2].map(|()| rack.add_node());
+        let address = format!("sim://{server}/memory?backend={backend}");
+        let lender = Lender::new();
+        let builder = Server::builder()
+            .service(LenderServer::new(lender.clone()))
+            .service(MemoryServer::new(lender.memory.clone()));
+        let _serving = rack.serve(&address, builder).unwrap();
+        let ended = rack.run(client, async move |host| {
+            let options = farcall::ChannelOptions::default()
+                .also(<RemoteMemory as farcall::ServiceClient>::DESCRIPTION);
+            let lender: LenderClient = host.connect_with(&address, &options).await.unwrap();
+            let memory = RemoteMemory::on(lender.channel()).unwrap();
+            case(Borrowed { memory, lender }).await;
+        });
+        assert!(ended.is_some(), "{backend}: it did not end");
+    }
+}
+
+#[test]
+fn blocking_callers_need_no_executor() {
+    let address = format!("shm://memory-blocking-{}", std::process::id());
+    let (server, lender) = serve(&address);
+    let memory = RemoteMemory::connect(server.address()).wait().unwrap();
+    let lent = lender.region().lend(.., Rights::all(), Until::REVOKED).unwrap();
+    memory.write(&lent.slice(8..11).unwrap(), &b"abc"[..]).wait().unwrap();
+    let (word, text) = (lent.word(0).unwrap(), lent.slice(8..11).unwrap());
+    let outcomes = memory.batch().fetch_add(&word, 5).fence().read(&text).post().wait().unwrap();
+    assert_eq!((outcomes[0].word(), outcomes[1].bytes()), (Some(0), &b"abc"[..]));
+    assert_eq!(lender.region().load_u64(0), 5);
+}
+
+#[test]
+fn counts_of_many_clients_add_up() {
+    const COUNTS: u64 = 500;
+    let address = format!("shm://memory-counts-{}", std::process::id());
+    let (_server, lender) = serve(&address);
+    let lent = lender.region().lend(0..8, Rights::ATOMIC, Until::REVOKED).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let memory = RemoteMemory::connect(&*address).wait().unwrap();
+                for _ in 0..COUNTS {
+                    memory.fetch_add(&lent, 1).wait().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(lender.region().load_u64(0), 3 * COUNTS);
+}
+
+/// Reads go on while the server's only thread is blocked in a handler.
+#[test]
+fn one_sided_operations_need_no_thread_of_the_server() {
+    let address = format!("shm://memory-alone-{}", std::process::id());
+    let lender = Lender::new();
+    let server = Server::builder()
+        .service(LenderServer::new(lender.clone()))
+        .service(MemoryServer::new(lender.memory.clone()))
+        .listen(&address)
+        .unwrap();
+    let client = connect(&server);
+    let memory = client.memory.one_sided();
+    let lent = lender.region().lend(.., Rights::all(), Until::REVOKED).unwrap();
+    memory.fetch_add(&lent.word(0).unwrap(), 1).wait().unwrap();
+    let (blocked, is_blocked) = lender.block();
+    thread::scope(|scope| {
+        scope.spawn(|| client.lender.block().wait().unwrap());
+        lender::wait_until(|| is_blocked.load(Ordering::Acquire), "the handler runs");
+        for count in 1..=100 {
+            assert_eq!(memory.fetch_add(&lent.word(0).unwrap(), 1).wait(), Ok(count));
+            let bytes = memory.batch().write(&lent.slice(8..12).unwrap(), &b"abcd"[..]);
+            let read = bytes.read(&lent.slice(9..11).unwrap()).post().wait().unwrap();
+            assert_eq!(read[1].bytes(), b"bc");
+        }
+        drop(blocked);
+    });
+    assert_eq!(lender.memory.snapshot().lanes, 1);
+}
+
+/// Each revoke ends the lane that is in use, and the next operation opens another one.
+#[test]
+fn a_lane_is_opened_again_after_a_revoke() {
+    let address = format!("shm://memory-again-{}", std::process::id());
+    let (server, lender) = serve(&address);
+    let memory = RemoteMemory::connect(server.address()).wait().unwrap().one_sided();
+    assert_eq!(memory.caps().carrier, Carrier::Calls);
+    for round in 0..50 {
+        let lent = lender.region().lend(0..64, Rights::READ, Until::REVOKED).unwrap();
+        for _ in 0..3 {
+            memory.read(&lent).wait().unwrap();
+        }
+        assert_eq!(memory.caps().carrier, Carrier::OneSided, "{round}");
+        assert!(lender.memory.revoke(&lent));
+        lender.region().write(0, b"the next");
+        assert_eq!(memory.read(&lent).wait(), Err(MemoryError::Revoked));
+        assert_eq!(memory.caps().carrier, Carrier::Calls);
+        assert_eq!(memory.read(&lent).wait(), Err(MemoryError::Revoked));
+    }
+    let lanes = lender.memory.snapshot().lanes;
+    assert!(lanes <= 2, "{lanes} lanes of one client");
+}
+
+/// Writers go on across the revoke, some with a write that is under way; once it has returned, the memory is its owner's.
+#[test]
+fn nothing_lands_after_a_revoke_has_returned() {
+    for address in addresses::each_kind_of_address("memory-revoked") {
+        nothing_lands_after_a_revoke(&address, |memory| memory);
+    }
+}
+
+#[test]
+fn nothing_one_sided_lands_after_a_revoke_has_returned() {
+    let address = format!("shm://memory-revoked-{}", std::process::id());
+    nothing_lands_after_a_revoke(&address, RemoteMemory::one_sided);
+}
+
+fn nothing_lands_after_a_revoke(address: &str, change: fn(RemoteMemory) -> RemoteMemory) {
+    {
+        let (server, lender) = serve(address);
+        let region = lender.region();
+        let address = server.address().to_string();
+        for round in 0..20 {
+            let lent = region.lend(.., Rights::WRITE, Until::REVOKED).unwrap();
+            thread::scope(|scope| {
+                let writers: Vec<_> = (0..2)
+                    .map(|_| scope.spawn(|| write_until_refused(&address, &lent, change)))
+                    .collect();
+                let begun = || region.load_u64(REGION_BYTES - 8) == u64::MAX;
+                lender::wait_until(begun, "a write has landed");
+                assert!(lender.memory.revoke(&lent));
+                region.write(0, &vec![round; REGION_BYTES]);
+                for writer in writers {
+                    assert_eq!(writer.join().unwrap(), MemoryError::Revoked, "{address}");
+                }
+            });
+            let mut bytes = vec![0; REGION_BYTES];
+            region.read(0, &mut bytes);
+            assert!(
+                bytes.iter().all(|byte| *byte == round),
+                "{address}: a late write in round {round}"
+            );
+        }
+    }
+}
+
+fn write_until_refused(
+    address: &str,
+    lent: &Remote,
+    change: fn(RemoteMemory) -> RemoteMemory,
+) -> MemoryError {
+    let memory = change(RemoteMemory::connect(address).wait().unwrap());
+    let bytes = farcall::Bytes::from(vec![0xff; REGION_BYTES]);
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < Duration::from_secs(20), "a writer is never refused");
+        if let Err(why) = memory.write(lent, bytes.clone()).wait() {
+            return why;
+        }
+    }
+}
+
+#[test]
+fn a_lend_to_one_identity_is_none_for_others() {
+    let keys = ["anna", "bert"].map(|name| Key::new(name, *b"sixteen secret b").unwrap());
+    for address in addresses::each_kind_of_address("memory-identity") {
+        let lender = Lender::new();
+        let authentication = keys.iter().cloned().fold(Authentication::new(), Authentication::key);
+        let server = Server::builder()
+            .authenticate(authentication.permit(|_, _| true))
+            .service(LenderServer::new(lender.clone()))
+            .service(MemoryServer::new(lender.memory.clone()))
+            .listen(&address)
+            .unwrap();
+        let connect = |key: &Key| {
+            let connecting = LenderClient::connect(server.address()).also::<RemoteMemory>();
+            let lender = connecting.key(key.clone()).wait().unwrap();
+            Borrowed { memory: RemoteMemory::on(lender.channel()).unwrap(), lender }
+        };
+        let [anna, bert] = keys.each_ref().map(connect);
+        let lent = anna.lender.lend_to_caller(0, 8).wait().unwrap();
+        assert!(anna.memory.read(&lent).wait().is_ok(), "{address}");
+        assert_eq!(bert.memory.read(&lent).wait(), Err(cases::no_such_lend()), "{address}");
+    }
+}
+
+#[test]
+fn what_a_former_life_of_the_server_lent_is_refused() {
+    for address in addresses::each_kind_of_address("memory-lives") {
+        let (former, lender) = serve(&address);
+        let lent = lender.region().lend(.., Rights::all(), Until::REVOKED).unwrap();
+        let address = former.address().to_string();
+        former.shutdown();
+        let (server, _lender) = serve(&address);
+        let client = connect(&server);
+        assert_eq!(client.memory.read(&lent).wait(), Err(MemoryError::FormerLife), "{address}");
+        assert_eq!(
+            client.memory.fetch_add(&lent.word(0).unwrap(), 1).wait(),
+            Err(MemoryError::FormerLife)
+        );
+    }
+}
+
+#[test]
+fn without_its_server_an_operation_says_whether_it_may_have_landed() {
+    for address in addresses::each_kind_of_address("memory-gone") {
+        let (server, lender) = serve(&address);
+        let lent = lender.region().lend(0..8, Rights::all(), Until::REVOKED).unwrap();
+        let client = connect(&server);
+        client.memory.fetch_add(&lent, 1).wait().unwrap();
+        server.shutdown();
+        let late = client.memory.fetch_add(&lent, 1).timeout(Duration::from_millis(200)).wait();
+        let Err(MemoryError::Gone { may_have_landed, .. }) = late else { panic!("{late:?}") };
+        let added = lender.region().load_u64(0) - 1;
+        assert!(may_have_landed || added == 0, "{address}");
+        let nothing = client.memory.read(&lent).timeout(Duration::ZERO).wait();
+        assert!(!nothing.unwrap_err().may_have_landed(), "{address}: it was not sent");
+    }
+}
+
+#[test]
+fn an_operation_that_is_dropped_leaves_the_connection_as_it_was() {
+    for address in addresses::each_kind_of_address("memory-dropped") {
+        let (server, lender) = serve(&address);
+        let lent = lender.region().lend(.., Rights::all(), Until::REVOKED).unwrap();
+        let client = connect(&server);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        lender.region().write(0, &[7; REGION_BYTES]);
+        runtime.block_on(async {
+            for _ in 0..50 {
+                let mut dropped = client.memory.read(&lent);
+                // Sent, and dropped before its answer is read.
+                poll_fn(|cx| {
+                    let _ = Pin::new(&mut dropped).poll(cx);
+                    Poll::Ready(())
+                })
+                .await;
+                drop(dropped);
+                let bytes = client.memory.read(&lent).await.unwrap();
+                assert!(bytes.iter().all(|byte| *byte == 7), "{address}");
+            }
+        });
+    }
+}
+
+#[test]
+fn regions_and_lends_are_counted_and_freed() {
+    let memory = Memory::new().unwrap();
+    for _ in 0..1_000 {
+        let region: Region = memory.region(8192).unwrap();
+        region.lend(.., Rights::READ, Until::REVOKED).unwrap();
+        let counted = memory.snapshot();
+        assert_eq!((counted.regions, counted.bytes, counted.lends), (1, 8192, 1));
+    }
+    let counted = memory.snapshot();
+    assert_eq!((counted.regions, counted.bytes, counted.lends), (0, 0, 0));
+}

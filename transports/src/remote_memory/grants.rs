@@ -1,0 +1,232 @@
+//! The table of lends: which memory is lent to whom, and until when. Pure: it touches no memory and reads no clock.
+
+use core::ops::Range;
+use std::collections::{BTreeSet, VecDeque};
+
+use farcall_core::identity::Identity;
+use farcall_core::time::Instant;
+
+use super::{Borrower, Counted, Denied, MemoryError, Remote, Rights};
+
+/// Most lends of one owner at a time. Each takes some 100 bytes.
+pub const MAX_LENDS: usize = 1 << 20;
+
+/// How many lends that have ended are kept, so that old values are told why they fail.
+const KEPT_ENDED: usize = 1024;
+
+/// A lend, as the owner makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The number of the region.
+    pub region: u32,
+    /// The bytes of the region.
+    pub part: Range<u64>,
+    /// What is permitted.
+    pub rights: Rights,
+    /// To whom.
+    pub borrower: Borrower,
+    /// When it ends.
+    pub until: Instant,
+}
+
+/// What an operation may access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The number of the region.
+    pub region: u32,
+    /// The first byte in it.
+    pub offset: u64,
+    /// The number of bytes.
+    pub len: u64,
+}
+
+/// Lends by their number. A number is used again, with another epoch and another key; the one that has been free longest first.
+#[derive(Debug)]
+pub struct Grants {
+    life: u64,
+    most: usize,
+    slots: Vec<Slot>,
+    free: VecDeque<u32>,
+    lent: usize,
+    /// Lends that end by themselves.
+    leases: BTreeSet<(Instant, u32)>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    epoch: u32,
+    key: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Lent(Grant),
+    Ended(MemoryError),
+}
+
+impl Grants {
+    /// No lends of an owner with this number, at most so many.
+    pub fn new(life: u64, most: usize) -> Grants {
+        let (slots, free, leases) = (Vec::new(), VecDeque::new(), BTreeSet::new());
+        Grants { life, most: most.min(u32::MAX as usize), slots, free, lent: 0, leases }
+    }
+
+    /// The number of lends that have not ended.
+    pub fn len(&self) -> usize {
+        self.lent
+    }
+
+    /// Whether nothing is lent.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Lends what the grant says. `key` is random.
+    ///
+    /// # Errors
+    /// [`MemoryError::Full`].
+    pub fn lend(&mut self, grant: Grant, key: u64, now: Instant) -> Result<Remote, MemoryError> {
+        self.expire(now);
+        let lend = self.take_number().ok_or(MemoryError::Full { what: Counted::Lends })?;
+        if grant.until != Instant::FAR_FUTURE {
+            self.leases.insert((grant.until, lend));
+        }
+        let slot = &mut self.slots[lend as usize];
+        let (offset, len) = (grant.part.start, grant.part.end - grant.part.start);
+        self.lent += 1;
+        // A slot whose epochs are used up is not free any more: see `end`.
+        (slot.epoch, slot.key, slot.state) = (slot.epoch + 1, key, State::Lent(grant));
+        Ok(Remote { life: self.life, lend, epoch: slot.epoch, key, offset, len })
+    }
+
+    /// A number that no lend has.
+    fn take_number(&mut self) -> Option<u32> {
+        let has_room = self.slots.len() < self.most;
+        if self.free.len() > KEPT_ENDED || !has_room {
+            return self.free.pop_front();
+        }
+        let state = State::Ended(MemoryError::Revoked);
+        self.slots.push(Slot { epoch: 0, key: 0, state });
+        Some((self.slots.len() - 1) as u32)
+    }
+
+    /// Whether this client may do what needs this right, now.
+    ///
+    /// # Errors
+    /// [`FormerLife`](MemoryError::FormerLife), [`Revoked`](MemoryError::Revoked), [`Expired`](MemoryError::Expired),
+    /// [`NotPermitted`](MemoryError::NotPermitted), [`OutOfRange`](MemoryError::OutOfRange). Of a lend that has ended long ago, it may say
+    /// that it was revoked although its lease was over.
+    pub fn check(
+        &self,
+        remote: &Remote,
+        who: Option<&Identity>,
+        needs: Rights,
+        now: Instant,
+    ) -> Result<Granted, MemoryError> {
+        let grant = self.granted(remote, who, now)?;
+        if !grant.rights.contains(needs) {
+            return Err(MemoryError::NotPermitted(denied(needs)));
+        }
+        let Remote { offset, len, .. } = *remote;
+        let is_inside = offset >= grant.part.start
+            && offset <= grant.part.end
+            && len <= grant.part.end - offset;
+        if !is_inside {
+            let of = grant.part.end - grant.part.start;
+            let offset = offset.wrapping_sub(grant.part.start);
+            return Err(MemoryError::OutOfRange { offset, len, of });
+        }
+        Ok(Granted { region: grant.region, offset, len })
+    }
+
+    /// The lend that this client may use in some way, now.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), apart from rights and range.
+    pub fn granted(
+        &self,
+        remote: &Remote,
+        who: Option<&Identity>,
+        now: Instant,
+    ) -> Result<&Grant, MemoryError> {
+        let grant = self.find(remote)?;
+        if now >= grant.until {
+            return Err(MemoryError::Expired);
+        }
+        let is_borrower = match &grant.borrower {
+            Borrower::Everyone => true,
+            Borrower::Identity(borrower) => who == Some(borrower),
+        };
+        if is_borrower { Ok(grant) } else { Err(MemoryError::NotPermitted(Denied::NoSuchLend)) }
+    }
+
+    /// The lend that a value names.
+    fn find(&self, remote: &Remote) -> Result<&Grant, MemoryError> {
+        if remote.life != self.life {
+            return Err(MemoryError::FormerLife);
+        }
+        let unknown = MemoryError::NotPermitted(Denied::NoSuchLend);
+        let slot = self.slots.get(remote.lend as usize).ok_or(unknown.clone())?;
+        match &slot.state {
+            _ if (1..slot.epoch).contains(&remote.epoch) => Err(MemoryError::Revoked),
+            _ if (remote.epoch, remote.key) != (slot.epoch, slot.key) => Err(unknown),
+            State::Ended(why) => Err(why.clone()),
+            State::Lent(grant) => Ok(grant),
+        }
+    }
+
+    /// Ends the lend that a value names. Returns whether there was one.
+    pub fn revoke(&mut self, remote: &Remote) -> bool {
+        let is_lent = self.find(remote).is_ok();
+        if is_lent {
+            self.end(remote.lend, MemoryError::Revoked);
+        }
+        is_lent
+    }
+
+    /// Ends all lends of a region. Returns their numbers.
+    pub fn revoke_region(&mut self, region: u32) -> Vec<u32> {
+        let is_of = |slot: &Slot| matches!(&slot.state, State::Lent(it) if it.region == region);
+        let lends: Vec<u32> =
+            (0..).zip(&self.slots).filter(|(_, slot)| is_of(slot)).map(|(lend, _)| lend).collect();
+        for lend in &lends {
+            self.end(*lend, MemoryError::Revoked);
+        }
+        lends
+    }
+
+    /// Ends the lends whose leases are over.
+    pub fn expire(&mut self, now: Instant) {
+        while let Some((until, lend)) = self.leases.first().copied()
+            && until <= now
+        {
+            self.end(lend, MemoryError::Expired);
+        }
+    }
+
+    fn end(&mut self, lend: u32, why: MemoryError) {
+        let slot = &mut self.slots[lend as usize];
+        if let State::Lent(grant) = core::mem::replace(&mut slot.state, State::Ended(why)) {
+            self.lent -= 1;
+            self.leases.remove(&(grant.until, lend));
+            // An epoch is never used twice.
+            if slot.epoch < u32::MAX {
+                self.free.push_back(lend);
+            }
+        }
+    }
+}
+
+fn denied(needs: Rights) -> Denied {
+    if needs.contains(Rights::ATOMIC) {
+        Denied::Atomic
+    } else if needs.contains(Rights::WRITE) {
+        Denied::Write
+    } else {
+        Denied::Read
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! The owner's handle of memory that it can lend.
+
+use core::fmt;
+use core::ops::RangeBounds;
+use std::sync::Arc;
+
+use farcall_core::identity::Identity;
+use farcall_verbs::SharedRegion;
+
+use super::remote::bytes_of;
+use super::{Borrower, Memory, MemoryError, Remote, Rights, Until};
+
+/// Memory that its owner can lend: see [`Memory::region`]. Clones refer to the same memory. When the last one is dropped, all its lends
+/// are revoked, and the memory is freed.
+///
+/// Borrowers may write at any time, so there are no references to its bytes: the owner copies in and out, and loads and stores words. The
+/// offsets are the owner's own: one out of range panics.
+#[derive(Clone)]
+pub struct Region {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    memory: Memory,
+    number: u32,
+    bytes: SharedRegion,
+}
+
+impl Region {
+    pub(super) fn new(memory: Memory, number: u32, bytes: SharedRegion) -> Region {
+        Region { inner: Arc::new(Inner { memory, number, bytes }) }
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.inner.bytes.len()
+    }
+
+    /// Whether it has no bytes. Always false.
+    pub fn is_empty(&self) -> bool {
+        self.inner.bytes.is_empty()
+    }
+
+    /// Copies into it, low addresses first. A borrower that reads meanwhile may see some of the old bytes.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.inner.bytes.copy_in(offset, bytes);
+    }
+
+    /// Copies out of it. If a borrower writes meanwhile, it may be a mixture of old and new bytes.
+    ///
+    /// # Panics
+    /// If the range does not lie in the region.
+    pub fn read(&self, offset: usize, into: &mut [u8]) {
+        self.inner.bytes.copy_out(offset, into);
+    }
+
+    /// Loads the aligned word at `offset`, with acquire ordering.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
+    pub fn load_u64(&self, offset: usize) -> u64 {
+        self.inner.bytes.load_u64(offset)
+    }
+
+    /// Stores the aligned word at `offset`, with release ordering. A borrower's atomic operation at the same time may undo it: a NIC's
+    /// atomic operations are atomic among each other, and not with the owner's CPU. Let one side alone change such a word.
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
+    pub fn store_release_u64(&self, offset: usize, value: u64) {
+        self.inner.bytes.store_release_u64(offset, value);
+    }
+
+    /// Lends a part to every client that is told of it.
+    ///
+    /// # Errors
+    /// [`OutOfRange`](MemoryError::OutOfRange): the part does not lie in the region. [`Full`](MemoryError::Full): there are as many lends
+    /// as an owner can have.
+    pub fn lend(
+        &self,
+        part: impl RangeBounds<u64>,
+        rights: Rights,
+        until: Until,
+    ) -> Result<Remote, MemoryError> {
+        self.lend_as(part, rights, until, Borrower::Everyone)
+    }
+
+    /// Lends a part to the clients with this identity: see [`CallContext::identity`](farcall_core::CallContext::identity).
+    ///
+    /// # Errors
+    /// As [`lend`](Self::lend).
+    pub fn lend_to(
+        &self,
+        borrower: Identity,
+        part: impl RangeBounds<u64>,
+        rights: Rights,
+        until: Until,
+    ) -> Result<Remote, MemoryError> {
+        self.lend_as(part, rights, until, Borrower::Identity(borrower))
+    }
+
+    fn lend_as(
+        &self,
+        part: impl RangeBounds<u64>,
+        rights: Rights,
+        until: Until,
+        borrower: Borrower,
+    ) -> Result<Remote, MemoryError> {
+        let (begin, len) = bytes_of(part, self.len() as u64)?;
+        self.inner.memory.lend(self.inner.number, begin..begin + len, rights, until, borrower)
+    }
+
+    /// Ends all lends of the region: see [`Memory::revoke`]. Returns their number.
+    pub fn revoke(&self) -> usize {
+        self.inner.memory.revoke_region(self.inner.number)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.memory.forget_region(self.number);
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("number", &self.inner.number)
+            .field("len", &self.len())
+            .finish()
+    }
+}
