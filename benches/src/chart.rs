@@ -112,6 +112,42 @@ fn lines(area: &Area<'_>, chart: &Lines<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Lines over time, with a logarithmic vertical axis.
+#[cfg(feature = "sim")]
+pub(crate) fn timeline(
+    title: &str,
+    [x_label, y_label]: [&str; 2],
+    series: &[(&str, Vec<(f64, f64)>)],
+) -> Result<String> {
+    let points = || series.iter().flat_map(|(_, points)| points);
+    let right = points().map(|at| at.0).fold(1.0, f64::max);
+    let low = points().map(|at| at.1).fold(f64::INFINITY, f64::min);
+    let high = points().map(|at| at.1).fold(1.0, f64::max);
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        area.fill(&WHITE).map_err(wrong)?;
+        let mut builder = ChartBuilder::on(&area);
+        builder.caption(title, ("sans-serif", 14)).margin(8);
+        builder.x_label_area_size(36).y_label_area_size(56);
+        let y = (low.min(high) * 0.8..high * 1.25).log_scale();
+        let mut context = builder.build_cartesian_2d(0.0..right, y).map_err(wrong)?;
+        let mut mesh = context.configure_mesh();
+        mesh.x_desc(x_label).y_desc(y_label).light_line_style(WHITE);
+        mesh.draw().map_err(wrong)?;
+        for ((name, points), colour) in series.iter().zip(COLOURS) {
+            let line = LineSeries::new(points.iter().copied(), colour);
+            let mark = move |(x, y)| Circle::new((x + 10, y), 3, colour.filled());
+            context.draw_series(line).map_err(wrong)?.label(*name).legend(mark);
+        }
+        let mut labels = context.configure_series_labels();
+        labels.border_style(BLACK.mix(0.3)).background_style(WHITE.mix(0.8));
+        labels.draw().map_err(wrong)?;
+        area.present().map_err(wrong)?;
+    }
+    Ok(text)
+}
+
 /// A bar with its name.
 #[cfg(feature = "ablation")]
 pub(crate) struct Bar {

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::day::Day;
 use super::run::{PhaseRun, Run};
-use crate::chart::{self, Lines};
+use crate::chart;
 
 /// From then on, connections that move are to be as good as the best backend of the phase.
 const SETTLED_MS: usize = 50;
@@ -107,10 +107,7 @@ impl Report {
         writeln!(text, " {:>10} {:>7} {:>8} {:>8}", "hybrid", "/ best", "settled", "ms < 0.8")?;
         for (number, phase) in self.day.phases.iter().enumerate() {
             write!(text, "{:24} {:>7}", phase.name, phase.clients)?;
-            let per_ms = |run: &Run| {
-                let run = &run.phases[number];
-                run.calls() as f64 / run.by_ms.len().max(1) as f64
-            };
+            let per_ms = |run: &Run| per_ms(&run.phases[number]);
             self.fixed.iter().try_for_each(|(_, run)| write!(text, " {:>10.1}", per_ms(run)))?;
             let (whole, settled, low) = self.of_phase(number).unwrap_or_default();
             let moving = per_ms(&self.moving);
@@ -128,27 +125,25 @@ impl Report {
     /// # Errors
     /// The picture cannot be drawn.
     pub fn svg(&self) -> Result<String> {
-        let mut series = vec![
-            ("hybrid".to_owned(), Vec::new()),
-            ("best backend of the phase".to_owned(), Vec::new()),
-        ];
-        let mut ms = 1.0;
+        let (mut moving, mut best, mut ms) = (Vec::new(), Vec::new(), 0);
         for number in 0..self.day.phases.len() {
-            let best =
-                self.best(number).map(|(_, best)| best.calls() as f64 / best.by_ms.len() as f64);
-            for calls in &self.moving.phases[number].by_ms {
-                series[0].1.push((ms, *calls as f64));
-                series[1].1.push((ms, best.unwrap_or(0.0)));
-                ms += 1.0;
+            let usual = self.best(number).map_or(0.0, |(_, run)| per_ms(run));
+            for some in self.moving.phases[number].by_ms.chunks(MS_PER_POINT) {
+                let calls = some.iter().sum::<u64>() as f64 / some.len() as f64;
+                moving.push((f64::from(ms), calls.max(1.0)));
+                best.push((f64::from(ms), usual.max(1.0)));
+                ms += some.len() as u32;
             }
         }
-        let lines = Lines {
-            title: "A day on the rack: answers per millisecond".into(),
-            x_label: "ms",
-            y_label: "answers",
-            series,
-            is_logarithmic: true,
-        };
-        chart::charts(&[lines], 1)
+        let lines = [("hybrid", moving), ("best backend of the phase", best)];
+        chart::timeline("A day on the rack", ["ms", "answers per ms"], &lines)
     }
+}
+
+/// One point of the picture stands for so many milliseconds.
+const MS_PER_POINT: usize = 3;
+
+/// Answers per millisecond.
+fn per_ms(run: &PhaseRun) -> f64 {
+    run.calls() as f64 / run.by_ms.len().max(1) as f64
 }
