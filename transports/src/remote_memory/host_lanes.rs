@@ -143,6 +143,9 @@ impl HostLane {
                 Err(_) => return false,
             }
         }
+        tracing::error!(
+            "a client is stopped within an access to lent memory; its lane ends, and it may still write there when it goes on"
+        );
         false
     }
 }
