@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use addresses::each_kind_of_address;
+use farcall::memory::{Carrier, Memory, MemoryError, MemoryServer, RemoteMemory, Rights, Until};
 use farcall::{Endpoint, GoneReason, RpcError, RunningServer, Server};
 
 #[farcall::service]
@@ -195,6 +196,26 @@ fn server(address: &str) {
     assert_eq!(take(&held).shutdown(), Default::default());
 }
 
+/// The parent has a client with one-sided operations.
+fn lane(address: &str) {
+    let memory = Memory::new().unwrap();
+    let word = memory.region(64).unwrap();
+    let lent = word.lend(0..8, Rights::ATOMIC, Until::REVOKED).unwrap();
+    let server = Server::builder().service(MemoryServer::new(memory)).listen(address).unwrap();
+    let remote = RemoteMemory::connect(server.address()).wait().unwrap().one_sided();
+    assert_eq!([(); 2].map(|()| remote.fetch_add(&lent, 1).wait()), [Ok(0), Ok(1)]);
+    assert_eq!(remote.caps().carrier, Carrier::OneSided);
+    let held: Held<_> = RefCell::new(Some(remote));
+    in_child(|| drop(take(&held)));
+    in_child(|| {
+        let ended = take(&held).fetch_add(&lent, 1).wait();
+        assert!(matches!(ended, Err(MemoryError::Gone { .. })), "{ended:?}");
+    });
+    let remote = take(&held);
+    assert_eq!(remote.fetch_add(&lent, 1).wait(), Ok(2));
+    assert_eq!(remote.caps().carrier, Carrier::OneSided, "the parent's lane is as it was");
+}
+
 /// Does nothing when it is not started by the test below.
 #[test]
 #[ignore = "the other tests start it as a process"]
@@ -205,6 +226,7 @@ fn process() {
         "clients" => clients(address),
         "untouched" => untouched(address),
         "dropped" => dropped(address),
+        "lane" => lane(address),
         _ => server(address),
     }
 }
@@ -242,4 +264,9 @@ fn a_child_connects_when_its_parent_was_a_client() {
 fn a_child_calls_its_parents_server_and_has_a_server_of_its_own() {
     run("server", &format!("shm://forks-{}-server", std::process::id()));
     run("server", "tcp://127.0.0.1:0");
+}
+
+#[test]
+fn a_child_leaves_its_parents_one_sided_operations_alone() {
+    run("lane", &format!("shm://forks-{}-lane", std::process::id()));
 }

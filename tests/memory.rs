@@ -234,7 +234,7 @@ fn nothing_lands_after_a_revoke(address: &str, change: fn(RemoteMemory) -> Remot
         let (server, lender) = serve(address);
         let region = lender.region();
         let address = server.address().to_string();
-        for round in 0..20 {
+        for round in 0..40 {
             let lent = region.lend(.., Rights::WRITE, Until::REVOKED).unwrap();
             thread::scope(|scope| {
                 let writers: Vec<_> = (0..2)

@@ -72,7 +72,7 @@ impl RemoteMemory {
     /// use. Clones share it. What an operation does, and which errors it gives, does not change; [`caps`](Self::caps) tells whether there is
     /// one.
     pub fn one_sided(self) -> RemoteMemory {
-        let lane = self.lane.or_else(|| Some(SharedLane::default()));
+        let lane = self.lane.clone().or_else(|| Some(SharedLane::new()));
         RemoteMemory { lane, ..self }
     }
 

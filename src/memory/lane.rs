@@ -12,13 +12,19 @@ use farcall_transports::remote_memory::{
     Action, BatchError, ClientLane, MemoryError, Operation, Outcome, Posted, Remote,
 };
 
+use farcall_verbs::process_word;
+
 use super::operation::{BatchCall, MemoryCall, Pending, gone};
 use super::service::LentMemoryClient;
 use crate::{Bytes, CallError};
 
 /// The lane of a client and its clones.
-#[derive(Clone, Default)]
-pub(super) struct SharedLane(Arc<Mutex<Lane>>);
+#[derive(Clone)]
+pub(super) struct SharedLane {
+    /// Of the process that has the lane. A forked child has none, and must not touch its parent's.
+    process: u64,
+    lane: Arc<Mutex<Lane>>,
+}
 
 #[derive(Default)]
 enum Lane {
@@ -39,12 +45,20 @@ enum Next {
 }
 
 impl SharedLane {
+    pub(super) fn new() -> SharedLane {
+        SharedLane { process: this_process(), lane: Arc::default() }
+    }
+
+    fn is_here(&self) -> bool {
+        self.process == this_process()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Lane> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_open(&self) -> bool {
-        matches!(&*self.lock(), Lane::Open(_))
+        self.is_here() && matches!(&*self.lock(), Lane::Open(_))
     }
 
     /// Does operations, which were checked, in their order.
@@ -61,6 +75,9 @@ impl SharedLane {
         operations: &mut Vec<Operation>,
         may_open: bool,
     ) -> Next {
+        if !self.is_here() {
+            return Next::Call(plain(calls, operations));
+        }
         let mut lane = self.lock();
         if may_open && let Lane::Closed = &*lane {
             return match ClientLane::prepare() {
@@ -112,13 +129,27 @@ impl SharedLane {
         let call = calls.bind(number, lend, mem::take(operations));
         BatchCall::of_more(call, move |(outcomes, window)| {
             // Another lane may have been opened meanwhile, for which it is not.
-            if let Lane::Open(open) = &mut *shared.lock()
+            if shared.is_here()
+                && let Lane::Open(open) = &mut *shared.lock()
                 && open.number() == number
             {
                 open.learn(&lend, window);
             }
             outcomes
         })
+    }
+}
+
+fn this_process() -> u64 {
+    process_word().load(Ordering::Relaxed)
+}
+
+/// A forked child leaves its parent's lane as it is.
+impl Drop for SharedLane {
+    fn drop(&mut self) {
+        if !self.is_here() {
+            mem::forget(Arc::clone(&self.lane));
+        }
     }
 }
 
@@ -154,6 +185,9 @@ struct Opening {
 
 impl Opening {
     fn end(&self, answer: Result<(u64, Bytes), CallError<String>>) {
+        if !self.lane.is_here() {
+            return;
+        }
         self.is_decided.store(true, Ordering::Relaxed);
         let mut lane = self.lane.lock();
         *lane = match (mem::take(&mut *lane), answer) {
@@ -174,6 +208,9 @@ impl Opening {
 /// The operation that was to open it was given up.
 impl Drop for Opening {
     fn drop(&mut self) {
+        if !self.lane.is_here() {
+            return;
+        }
         let mut lane = self.lane.lock();
         if !self.is_decided.load(Ordering::Relaxed) && matches!(&*lane, Lane::Opening(_)) {
             *lane = Lane::Closed;
@@ -255,6 +292,9 @@ impl Pending<Vec<Outcome>, BatchError> for OnLane {
 
 impl fmt::Debug for SharedLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_here() {
+            return f.write_str("SharedLane(of the parent)");
+        }
         let state = match &*self.lock() {
             Lane::Closed => "closed",
             Lane::Opening(_) => "opening",

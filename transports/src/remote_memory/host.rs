@@ -145,6 +145,9 @@ impl Memory {
     ///
     /// Access has ended for certain when this returns: operations that were under way are over, nothing lands any more, and a later one
     /// gets [`MemoryError::Revoked`]. The same holds for a lend whose lease was over before. So the memory may be used for something else.
+    ///
+    /// A client with one-sided operations that is stopped in the midst of one holds this up. There is a bound, some tens of seconds: then the
+    /// log has an error, and that client may still write when it goes on.
     pub fn revoke(&self, remote: &Remote) -> bool {
         let mut tables = self.exclusive();
         let is_lent = tables.grants.revoke(remote);

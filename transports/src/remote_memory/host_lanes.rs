@@ -1,5 +1,6 @@
 //! The owner's queue pairs for one-sided operations, and the memory windows by which it gives access and takes it away.
 
+use core::time::Duration;
 use std::collections::HashMap;
 
 use bytes::Bytes;
@@ -20,6 +21,9 @@ const MAX_WINDOWS: usize = 64;
 /// How often the completion of a binding or an invalidation is looked for, before the queue pair is given up. An invalidation waits for one
 /// access of at most 64 KiB by the client.
 const MAX_POLLS: u32 = 100_000_000;
+
+/// How long connecting to a client's endpoint may take. A thread of the server waits meanwhile.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The lanes of an owner, by their numbers.
 #[derive(Debug, Default)]
@@ -56,7 +60,7 @@ impl HostLanes {
         let cq = device.create_cq(MAX_WINDOWS, None)?;
         let config = QueuePairConfig::new(QpType::Rc, cq.handle(), cq.handle());
         let mut qp = domain.create_qp(config.max_send_wr(MAX_WINDOWS).max_recv_wr(1))?;
-        qp.connect(&client, &ConnectOptions::default())?;
+        qp.connect(&client, &ConnectOptions::default().setup_timeout(CONNECT_TIMEOUT))?;
         let endpoint = Bytes::copy_from_slice(qp.endpoint().to_bytes());
         self.lanes.insert(number, HostLane { windows: HashMap::new(), qp, cq });
         Ok(endpoint)
@@ -139,6 +143,9 @@ impl HostLane {
                 Err(_) => return false,
             }
         }
+        tracing::error!(
+            "a client is stopped within an access to lent memory; its lane ends, and it may still write there when it goes on"
+        );
         false
     }
 }
