@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use farcall::rack::sim::Costs;
-use farcall_bench::hybrid;
+use farcall_bench::{compare, hybrid};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -37,12 +37,10 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let nic = match &*options.nic {
-        "connectx3" => Costs::connectx3(),
-        "connectx5" => Costs::connectx5(),
-        "connect_ib" => Costs::connect_ib(),
-        "free" => Costs::default(),
-        other => {
+    let nic = match (&*options.nic, compare::nic(&options.nic)) {
+        (_, Some(known)) => known,
+        ("free", None) => Costs::default(),
+        (other, None) => {
             bail!("no NIC is called {other}; known are connectx3, connectx5, connect_ib and free")
         }
     };

@@ -24,6 +24,8 @@ mod progress;
 #[cfg(feature = "sim")]
 pub mod rack_calls;
 #[cfg(feature = "sim")]
+mod rack_failure;
+#[cfg(feature = "sim")]
 pub mod rack_peers;
 pub mod report;
 pub mod scaling;

@@ -18,6 +18,7 @@ use farcall_core::time::PollAt;
 use hdrhistogram::Histogram;
 
 use crate::memory::resident_bytes;
+use crate::rack_failure::Failure;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -152,7 +153,7 @@ struct Tally {
     counted_from_ns: u64,
     /// Of each kind of client.
     kinds: Vec<Histogram<u64>>,
-    failure: Option<String>,
+    failure: Failure,
 }
 
 impl Tally {
@@ -255,13 +256,8 @@ impl Client {
 
 impl Actor for Client {
     fn turn(&mut self, now_ns: u64) -> Turn {
-        match self.advance(Instant::from_nanos(now_ns)) {
-            Ok(turn) => turn,
-            Err(error) => {
-                self.tally.borrow_mut().failure.get_or_insert(format!("{error:#}"));
-                Turn::then(Next::Never)
-            }
-        }
+        let turn = self.advance(Instant::from_nanos(now_ns));
+        self.tally.borrow_mut().failure.turn(turn)
     }
 }
 
@@ -302,7 +298,7 @@ pub fn measure(point: &Point) -> Result<Measured> {
         connected: 0,
         counted_from_ns: u64::MAX,
         kinds: kinds.iter().map(|_| histogram()).collect::<Result<_, _>>()?,
-        failure: None,
+        failure: Failure::default(),
     }));
     let messages: Vec<Rc<[u8]>> = kinds.iter().map(|kind| vec![0x5a; kind.size].into()).collect();
     for number in 0..point.clients {
@@ -362,8 +358,5 @@ pub fn measure(point: &Point) -> Result<Measured> {
 }
 
 fn check(tally: &RefCell<Tally>) -> Result<()> {
-    match &tally.borrow().failure {
-        Some(failure) => bail!("a client failed: {failure}"),
-        None => Ok(()),
-    }
+    tally.borrow().failure.check("a client")
 }

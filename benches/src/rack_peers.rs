@@ -14,6 +14,7 @@ use farcall::time::Instant;
 use farcall::{Connection, ConnectionOptions, DialOptions, PollClient, Progress, Server, Site};
 
 use crate::rack_calls::{EchoPollClient, EchoServer, Pending, Same};
+use crate::rack_failure::Failure;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -70,7 +71,7 @@ struct Tally {
     connected: usize,
     counted_from_ns: Option<u64>,
     calls: u64,
-    failure: Option<String>,
+    failure: Failure,
 }
 
 /// The calling half of a thread.
@@ -178,13 +179,8 @@ impl Caller {
 
 impl Actor for Caller {
     fn turn(&mut self, now_ns: u64) -> Turn {
-        match self.advance(Instant::from_nanos(now_ns)) {
-            Ok(turn) => turn,
-            Err(error) => {
-                self.tally.borrow_mut().failure.get_or_insert(format!("{error:#}"));
-                Turn::then(Next::Never)
-            }
-        }
+        let turn = self.advance(Instant::from_nanos(now_ns));
+        self.tally.borrow_mut().failure.turn(turn)
     }
 }
 
@@ -236,10 +232,7 @@ pub fn measure(mesh: &Mesh) -> Result<f64> {
             rack.spawn_pinned(*node, thread, caller);
         }
     }
-    let check = || match &tally.borrow().failure {
-        Some(failure) => bail!("a thread failed: {failure}"),
-        None => Ok(()),
-    };
+    let check = || tally.borrow().failure.check("a thread");
     while tally.borrow().connected < machines * threads && rack.now_ns() < CONNECT_BOUND_NS {
         rack.run_for(100_000);
         check()?;

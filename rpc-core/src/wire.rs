@@ -140,7 +140,7 @@ impl Status {
         self.write_with(0, reply);
     }
 
-    /// The same, with what the server advises.
+    /// Writes the response header, with what the server advises, into the first bytes of a reply that was reserved with room for it.
     #[inline]
     pub(crate) fn write_with(self, advice: u8, reply: &mut [u8]) {
         reply[..HEADER_BYTES].copy_from_slice(&with_advice(self as u8, advice).to_le_bytes());

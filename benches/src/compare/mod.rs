@@ -18,6 +18,8 @@ use self::report::{Cell, CompareReport};
 use crate::echo::Mode;
 use crate::progress::Progress;
 
+#[cfg(feature = "sim")]
+pub use self::on_rack::costs as nic;
 pub use self::picture::svg;
 
 /// The name of the simulated device.

@@ -14,7 +14,8 @@ use crate::sim::read_ns;
 /// The NICs with known constants.
 const NICS: [&str; 3] = ["connectx5", "connectx3", "connect_ib"];
 
-fn costs(nic: &str) -> Option<Costs> {
+/// The model of the NIC of that name, which is one of the known ones.
+pub fn costs(nic: &str) -> Option<Costs> {
     match nic {
         "connectx5" => Some(Costs::connectx5()),
         "connectx3" => Some(Costs::connectx3()),

@@ -131,12 +131,7 @@ impl Client {
 
 impl Actor for Client {
     fn turn(&mut self, now_ns: u64) -> Turn {
-        match self.advance(Instant::from_nanos(now_ns)) {
-            Ok(turn) => turn,
-            Err(error) => {
-                self.tally.borrow_mut().failure.get_or_insert(format!("{error:#}"));
-                Turn::then(Next::Never)
-            }
-        }
+        let turn = self.advance(Instant::from_nanos(now_ns));
+        self.tally.borrow_mut().failure.turn(turn)
     }
 }

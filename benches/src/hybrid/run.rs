@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use farcall::rack::sim::{Costs, FaultRates, SimConfig};
 use farcall::rack::{CpuCosts, Rack, site_of};
 use farcall::{DialOptions, PollClient, Server};
@@ -11,6 +11,7 @@ use hdrhistogram::Histogram;
 
 use super::client::{Client, WorkPollClient, WorkServer, Worker};
 use super::day::{Day, Kind, Phase};
+use crate::rack_failure::Failure;
 
 /// The rack, and how long the day is.
 #[derive(Clone, Debug)]
@@ -71,7 +72,7 @@ pub(super) struct Tally {
     answers: u64,
     latency: Histogram<u64>,
     pub(super) connected: usize,
-    pub(super) failure: Option<String>,
+    pub(super) failure: Failure,
 }
 
 impl Tally {
@@ -116,7 +117,7 @@ pub fn run(options: &Options, day: &Day, backend: &str) -> Result<Run> {
         answers: 0,
         latency: Histogram::new_with_bounds(1, LONGEST_NS, 3)?,
         connected: 0,
-        failure: None,
+        failure: Failure::default(),
     }));
     let kinds = day.phases.iter().flat_map(|phase| &phase.kinds);
     let longest = kinds.map(|kind| kind.bytes).max().unwrap_or(0);
@@ -159,8 +160,5 @@ pub fn run(options: &Options, day: &Day, backend: &str) -> Result<Run> {
 }
 
 fn check(tally: &RefCell<Tally>) -> Result<()> {
-    match &tally.borrow().failure {
-        Some(failure) => bail!("{failure}"),
-        None => Ok(()),
-    }
+    tally.borrow().failure.check("a client")
 }

@@ -68,7 +68,7 @@ impl Echo {
         self.rate_on(Rack::new(costs))
     }
 
-    /// The same on a rack without machines.
+    /// Millions of ECHOs per second, on a rack that has no machines yet.
     pub(super) fn rate_on(&self, mut rack: Rack) -> Result<f64> {
         let server = rack.machine()?;
         let machines = rack.machines(MACHINES.min(self.clients))?;

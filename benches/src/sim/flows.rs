@@ -69,7 +69,7 @@ impl Outbound {
         self.run_on(Rack::new(&self.costs))
     }
 
-    /// The same on a rack without machines.
+    /// Simulates it on a rack that has no machines yet.
     pub(super) fn run_on(&self, mut rack: Rack) -> Result<(f64, NicCounters)> {
         let Outbound { ty, work, threads, pairs, machines, .. } = self;
         let server = rack.machine()?;

@@ -196,7 +196,7 @@ impl Dispatcher {
             let before = self.turn.requests();
             let polled = self.poll::<STEALS, METERED>(number, &mut **transport, true);
             self.calls[number as usize] += u64::from(self.turn.requests() - before);
-            // One that is to be polled at some moment has something to do then, if for nobody.
+            // One that is to be polled at some moment has something to do then, although it has no clients.
             let waits = polled.is_idle() && polled.next == PollAt::OnEvent;
             if waits && transport.is_vacant() {
                 // What clients that have left were still to get.

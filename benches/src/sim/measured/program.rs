@@ -42,7 +42,7 @@ pub(super) fn rate(costs: &Costs, configuration: &Configuration) -> Result<f64> 
     rate_on(Rack::new(costs), configuration)
 }
 
-/// The same on a rack without machines.
+/// Millions of operations of one machine, on average over the machines per second, on a rack that has no machines yet.
 pub(super) fn rate_on(mut rack: Rack, configuration: &Configuration) -> Result<f64> {
     let Configuration { machines, threads, window, .. } = *configuration;
     let nodes = rack.machines(machines)?;
