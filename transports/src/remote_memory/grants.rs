@@ -143,7 +143,7 @@ impl Grants {
     /// The lend that this client may use in some way, now.
     ///
     /// # Errors
-    /// As [`check`](Self::check), apart from rights and range.
+    /// [`MemoryError`], for the reasons that [`check`](Self::check) has, apart from rights and range.
     pub fn granted(
         &self,
         remote: &Remote,

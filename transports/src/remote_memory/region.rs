@@ -91,7 +91,7 @@ impl Region {
     /// Lends a part to the clients with this identity: see [`CallContext::identity`](farcall_core::CallContext::identity).
     ///
     /// # Errors
-    /// As [`lend`](Self::lend).
+    /// [`MemoryError`], for the reasons that [`lend`](Self::lend) has.
     pub fn lend_to(
         &self,
         borrower: Identity,
