@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::latency::Latency;
-use crate::memory;
+use crate::process::{descriptors, proportional_bytes};
 
 /// How long the threads may take to fall asleep.
 const SETTLE_BOUND: Duration = Duration::from_secs(20);
@@ -185,12 +185,12 @@ pub fn serve(address: &str, clients: usize) -> Result<()> {
 
 /// The memory of these processes together.
 fn bytes_of(processes: &[u32]) -> Result<u64> {
-    processes.iter().map(|process| memory::proportional_bytes(*process)).sum()
+    processes.iter().map(|process| proportional_bytes(*process)).sum()
 }
 
 /// The descriptors of these processes together.
 fn descriptors_of(processes: &[u32]) -> Result<usize> {
-    processes.iter().map(|process| memory::descriptors(*process)).sum()
+    processes.iter().map(|process| descriptors(*process)).sum()
 }
 
 /// A server raises it for itself; here are thousands of clients.

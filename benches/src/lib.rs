@@ -20,6 +20,7 @@ pub mod limit;
 pub mod memory;
 #[cfg(feature = "peers")]
 pub mod peers;
+pub mod process;
 mod progress;
 #[cfg(feature = "sim")]
 pub mod rack_calls;

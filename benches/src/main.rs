@@ -22,7 +22,7 @@ use farcall_bench::echo::{self, Mode};
 use farcall_bench::instructions::{self, Case, Client};
 #[cfg(feature = "peers")]
 use farcall_bench::peers;
-use farcall_bench::{compare, idle, limit, scaling, stealing};
+use farcall_bench::{compare, idle, limit, memory, scaling, stealing};
 
 #[derive(Parser)]
 #[command(version, about = "Compares farcall's calls with the limit of the machine")]
@@ -46,6 +46,8 @@ enum Bench {
     Idle(IdleOptions),
     /// Calls per second and processor time per call, by threads of the server, threads that call, and their connections
     Scaling(ScalingOptions),
+    /// Remote memory: its operations next to the bare verb and memcpy, alternating, and the revoke of a lend with many holders
+    Memory(MemoryOptions),
     /// Short calls beside long ones on one server thread, with work stealing and without, alternating
     Stealing(StealingOptions),
     /// farcall's clients next to UCX, iceoryx2, tarpc and tonic, alternating: see `cargo xtask peers`
@@ -201,6 +203,22 @@ struct ScalingOptions {
 }
 
 #[derive(Args)]
+struct MemoryOptions {
+    /// Seconds of each contender in each cell
+    #[arg(long, default_value = "0.5", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// The server's core and the client's
+    #[arg(long, value_name = "SERVER,CLIENT", default_value = "0,1", value_parser = parse_cores)]
+    cores: [usize; 2],
+    /// Clients with access to the lend that is revoked
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    holders: u16,
+    /// Prints one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
 struct StealingOptions {
     /// The backend under the stubs
     #[arg(long, default_value = "write_imm")]
@@ -322,6 +340,7 @@ fn main() -> ExitCode {
         Bench::Compare(options) => run_compare(options),
         Bench::Idle(options) => run_idle(options),
         Bench::Scaling(options) => run_scaling(options),
+        Bench::Memory(options) => run_memory(&options),
         Bench::Stealing(options) => run_stealing(options),
         #[cfg(feature = "peers")]
         Bench::Peers(options) => side_by_side::run(options),
@@ -418,6 +437,12 @@ fn run_scaling(options: ScalingOptions) -> Result<()> {
         time: options.seconds,
     })?;
     print(&report, &report.table(), options.json)
+}
+
+fn run_memory(options: &MemoryOptions) -> Result<()> {
+    let MemoryOptions { seconds: time, cores, holders, json } = *options;
+    let report = memory::run(&memory::Options { time, cores, holders: holders.into() })?;
+    print(&report, &report.table(), json)
 }
 
 fn run_stealing(options: StealingOptions) -> Result<()> {

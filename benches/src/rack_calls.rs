@@ -17,7 +17,7 @@ use farcall::{
 use farcall_core::time::PollAt;
 use hdrhistogram::Histogram;
 
-use crate::memory::resident_bytes;
+use crate::process::resident_bytes;
 use crate::rack_failure::Failure;
 
 /// What to measure.

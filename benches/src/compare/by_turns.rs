@@ -16,7 +16,7 @@ use crate::echo::load::{Calling, Totals};
 use crate::echo::service::{EchoPollClient, REST_BOUND};
 use crate::echo::shape::Pending;
 use crate::limit::{Bare, Bounce};
-use crate::memory::resident_bytes;
+use crate::process::resident_bytes;
 use crate::{SLICE, cores};
 
 /// A slice has this length if the time allows: long enough for many calls on the slowest device.
