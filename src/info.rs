@@ -1,7 +1,8 @@
-//! The built-in service by which every server of [`Server::builder`](crate::Server::builder) says what it has refused so far, and which
-//! connections it has. `farcall info ADDRESS` shows it. Like [pings](crate::ping), it is an ordinary service with a name of its own: who may
+//! The built-in service by which every server of [`Server::builder`](crate::Server::builder) says what it has refused so far, which
+//! connections it has, and which services. `farcall info ADDRESS` shows it. Like [pings](crate::ping), it is an ordinary service with a name of its own: who may
 //! call may ask, unless the server's builder forbids it with [`remote_info`](crate::ServerBuilder::remote_info).
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use crate::{Grow, Metrics, OpenConnection};
@@ -20,6 +21,10 @@ pub trait Info {
     /// The server's connections, of which it lists so many at most, and no more than [`MOST_LISTED`]. `None`: it does not say.
     #[rpc(idempotent)]
     fn connections(&self, most: u32) -> Option<Connections>;
+
+    /// The names of the services that it has. `None`: it does not say.
+    #[rpc(idempotent)]
+    fn services(&self) -> Option<Vec<String>>;
 }
 
 /// The connections of a server.
@@ -85,6 +90,12 @@ impl Info for Informer {
             lanes_opened: lanes.map(lane).collect(),
             listed: listed.map(ListedConnection::from).collect(),
         })
+    }
+
+    fn services(&self) -> Option<Vec<String>> {
+        let methods = self.0.get()?.snapshot().methods;
+        let names = methods.iter().map(|method| method.service.to_owned());
+        Some(names.collect::<BTreeSet<_>>().into_iter().collect())
     }
 }
 

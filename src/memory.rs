@@ -55,11 +55,12 @@ mod client;
 mod lane;
 mod operation;
 mod service;
+mod usage;
 
 pub use farcall_transports::remote_memory::{
     AllocError, BatchError, Borrower, Counted, Denied, MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS,
-    MAX_OPERATION_BYTES, Memory, MemoryError, MemorySnapshot, Outcome, Region, Remote, Rights,
-    Until,
+    MAX_OPERATION_BYTES, Memory, MemoryError, MemorySnapshot, OldestLend, Outcome, Region, Remote,
+    Rights, Until,
 };
 
 pub use self::client::{Batch, Capabilities, Carrier, RemoteMemory};
@@ -67,3 +68,4 @@ pub use self::operation::{BatchCall, MemoryCall};
 /// The service by which a server lends its [`Memory`]. For [`Authentication::permit`](crate::Authentication::permit) its name is
 /// `farcall.memory`.
 pub use self::service::LentMemoryServer as MemoryServer;
+pub use self::usage::{MemoryUsage, register};

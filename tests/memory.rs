@@ -369,3 +369,29 @@ fn regions_and_lends_are_counted_and_freed() {
     let counted = memory.snapshot();
     assert_eq!((counted.regions, counted.bytes, counted.lends), (0, 0, 0));
 }
+
+#[test]
+fn what_is_lent_is_told_to_operators() {
+    let memory = Memory::new().unwrap();
+    let region = memory.region(8192).unwrap();
+    let first = region.lend(..8, Rights::READ, Until::REVOKED).unwrap();
+    region.lend(.., Rights::WRITE, Until::REVOKED).unwrap();
+    let service = MemoryServer::new(memory.clone());
+    let address = format!("shm://memory-told-{}", std::process::id());
+    let server = Server::builder().service(service).listen(&address).unwrap();
+    let client = RemoteMemory::connect(server.address()).wait().unwrap();
+    let usage = client.usage().wait().unwrap();
+    assert_eq!((usage.regions, usage.bytes, usage.lends, usage.lanes), (1, 8192, 2, 0));
+    assert!(usage.oldest_for_micros.is_some() && usage.oldest_is_lent_to.is_none(), "{usage:?}");
+    memory.revoke(&first);
+    let mut registry = prometheus_client::registry::Registry::default();
+    farcall::memory::register(&mut registry, memory.clone());
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    for line in ["farcall_memory_registered_bytes 8192.0\n", "farcall_memory_lends 1.0\n"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    region.revoke();
+    assert_eq!(client.usage().wait().unwrap().oldest_for_micros, None);
+    server.shutdown();
+}

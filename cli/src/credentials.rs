@@ -1,7 +1,7 @@
 //! Options for what this program proves to a server: who it is.
 
 use anyhow::Result;
-use farcall::{Key, PollClient, PollConnecting};
+use farcall::{Connecting, Key, PollClient, PollConnecting, ServiceClient};
 
 #[cfg(feature = "tls")]
 use crate::tls::TlsArgs;
@@ -35,13 +35,35 @@ impl Credentials {
             Some(tls) => client.tls(tls),
             None => client,
         };
-        let key = match (self.key_file.clone(), &self.server_name) {
-            (Some(key), Some(server)) => Some(key.for_server(server)?),
-            (key, _) => key,
-        };
-        Ok(match key {
+        Ok(match self.key()? {
             Some(key) => client.key(key),
             None => client,
+        })
+    }
+
+    /// The same for a client with a channel.
+    ///
+    /// # Errors
+    /// A file cannot be read, or has something else in it.
+    pub(crate) fn of_channel<C: ServiceClient>(
+        &self,
+        client: Connecting<C>,
+    ) -> Result<Connecting<C>> {
+        #[cfg(feature = "tls")]
+        let client = match self.tls.settings()? {
+            Some(tls) => client.tls(tls),
+            None => client,
+        };
+        Ok(match self.key()? {
+            Some(key) => client.key(key),
+            None => client,
+        })
+    }
+
+    fn key(&self) -> Result<Option<Key>> {
+        Ok(match (self.key_file.clone(), &self.server_name) {
+            (Some(key), Some(server)) => Some(key.for_server(server)?),
+            (key, _) => key,
         })
     }
 }

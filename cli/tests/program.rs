@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use farcall::memory::{Memory, MemoryServer, Rights, Until};
 use farcall::{Authentication, Key, MoveEvent, RunningServer, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -129,6 +130,24 @@ fn info_of_a_server_shows_what_it_has_refused() {
         (&report["refusals"]["backend"], &report["refusals"]["full"]),
         (&1.into(), &0.into())
     );
+}
+
+#[test]
+fn info_of_a_server_shows_the_memory_that_it_lends() {
+    let memory = Memory::new().unwrap();
+    let region = memory.region(8192).unwrap();
+    region.lend(..64, Rights::READ, Until::REVOKED).unwrap();
+    let service = MemoryServer::new(memory);
+    let server = Server::builder().service(service).listen(fresh()).unwrap();
+    let (code, out, err) = run(&["info", server.address()]);
+    assert_eq!(code, Some(0), "{err}");
+    for told in ["1 regions of 1 MiB, 1 lends, 0 lanes", "the oldest lend  for", "to everyone"] {
+        assert!(out.contains(told), "{told}: {out}");
+    }
+    let (_, out, _) = run(&["info", server.address(), "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["memory"]["bytes"], 8192, "{out}");
+    server.shutdown();
 }
 
 #[test]

@@ -9,6 +9,7 @@ use farcall_transports::remote_memory::{
 use super::lane::SharedLane;
 use super::operation::{BatchCall, MemoryCall};
 use super::service::LentMemoryClient;
+use super::usage::MemoryUsage;
 use crate::{Channel, ConnectError, Connecting, ServiceClient, ServiceDescription};
 
 /// The memory that the server of a connection lends. Clones use the same connection.
@@ -85,6 +86,14 @@ impl RemoteMemory {
             max_batch_bytes: MAX_BATCH_BYTES,
             max_batch_operations: MAX_BATCH_OPERATIONS,
         }
+    }
+
+    /// What the server has and lends, for those who operate it.
+    ///
+    /// # Errors
+    /// When it has ended: [`RpcError`](crate::RpcError).
+    pub fn usage(&self) -> crate::Call<Result<MemoryUsage, crate::RpcError>> {
+        self.calls.usage()
     }
 
     /// Reads all of it. If it is written at the same time, the bytes may be a mixture of old and new.

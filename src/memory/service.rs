@@ -5,6 +5,7 @@ use farcall_transports::remote_memory::{
     Action, BatchError, Memory, MemoryError, Operation, Outcome, Remote, Window,
 };
 
+use super::usage::MemoryUsage;
 use crate::CallContext;
 
 /// Operations on lent memory as calls.
@@ -26,6 +27,9 @@ pub trait LentMemory {
         lend: Remote,
         operations: Vec<Operation>,
     ) -> Result<(Vec<Outcome>, Option<Window>), BatchError>;
+    /// What the owner has and lends.
+    #[rpc(idempotent)]
+    fn usage(&self) -> MemoryUsage;
 }
 
 /// The context of a call of the service.
@@ -72,5 +76,9 @@ impl LentMemory for Memory {
         let (who, now) = (call.identity(), call.now());
         let outcomes = self.execute_all(&operations, who.as_ref(), now)?;
         Ok((outcomes, Memory::bind(self, lane, &lend, who.as_ref(), now)))
+    }
+
+    fn usage(&self) -> MemoryUsage {
+        self.snapshot().into()
     }
 }

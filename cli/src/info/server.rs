@@ -1,4 +1,4 @@
-//! `farcall info ADDRESS`: what a running server has refused, and which connections it has.
+//! `farcall info ADDRESS`: what a running server has refused, which connections it has, and what memory it lends.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use farcall::RpcError;
 use farcall::info::{Connections, InfoPollClient, ListedConnection, ListedLane, MOST_LISTED};
+use farcall::memory::{MemoryUsage, RemoteMemory};
+use farcall::{RpcError, ServiceClient};
 use serde::Serialize;
 
 use crate::credentials::Credentials;
@@ -18,6 +19,12 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest text of a server that is shown, in characters.
 const MOST_SHOWN: usize = 40;
 
+/// Most services that are shown.
+const MOST_SERVICES: usize = 64;
+
+/// The name of the service by which a server lends memory.
+const MEMORY_SERVICE: &str = <RemoteMemory as ServiceClient>::DESCRIPTION.name;
+
 /// What the server says. Scripts read the names of the fields: only add fields.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
@@ -26,6 +33,10 @@ struct Report<'a> {
     refusals: Option<BTreeMap<String, u64>>,
     /// The connections that it has; none if it does not say, as servers of earlier versions.
     connections: Option<Connections>,
+    /// The names of its services; none if it does not say.
+    services: Option<Vec<String>>,
+    /// What it has and lends; none if it lends no memory, or not to this client.
+    memory: Option<MemoryUsage>,
 }
 
 pub(super) fn run(address: &str, credentials: &Credentials, json: bool) -> Result<ExitCode> {
@@ -37,9 +48,16 @@ pub(super) fn run(address: &str, credentials: &Credentials, json: bool) -> Resul
         Err(RpcError::NoSuchMethod { .. }) => None,
         told => told.context("asking which connections the server has")?,
     };
+    let services = match client.services() {
+        Err(RpcError::NoSuchMethod { .. }) => None,
+        told => told.context("asking which services the server has")?,
+    };
+    // It counts a client that asks for a service that it lacks.
+    let lends = services.iter().flatten().any(|name| name == MEMORY_SERVICE);
+    let memory = if lends { lent_memory(address, credentials)? } else { None };
     let mut out = io::stdout().lock();
     if json {
-        let report = Report { address, refusals, connections };
+        let report = Report { address, refusals, connections, services, memory };
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -52,7 +70,33 @@ pub(super) fn run(address: &str, credentials: &Credentials, json: bool) -> Resul
         None => writeln!(out, "  does not say which connections it has")?,
         Some(connections) => write_connections(&mut out, &connections)?,
     }
+    if let Some(services) = &services {
+        let names: Vec<_> = services.iter().take(MOST_SERVICES).map(|name| shown(name)).collect();
+        writeln!(out, "  services           {}", names.join(", "))?;
+    }
+    if let Some(memory) = memory {
+        write_memory(&mut out, &memory)?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the server's memory service says, if it has one that this client may call.
+fn lent_memory(address: &str, credentials: &Credentials) -> Result<Option<MemoryUsage>> {
+    let client = credentials.of_channel(RemoteMemory::connect(address))?;
+    let Ok(memory) = client.timeout(TIMEOUT).dial_timeout(TIMEOUT).wait() else { return Ok(None) };
+    Ok(memory.usage().wait().ok())
+}
+
+fn write_memory(out: &mut impl Write, memory: &MemoryUsage) -> io::Result<()> {
+    let MemoryUsage { regions, bytes, lends, lanes, oldest_for_micros, oldest_is_lent_to } = memory;
+    let mib = bytes.div_ceil(1 << 20);
+    writeln!(
+        out,
+        "  memory             {regions} regions of {mib} MiB, {lends} lends, {lanes} lanes"
+    )?;
+    let Some(micros) = oldest_for_micros else { return Ok(()) };
+    let whom = oldest_is_lent_to.as_deref().map_or("everyone".into(), shown);
+    writeln!(out, "    the oldest lend  for {}, to {whom}", duration(*micros))
 }
 
 fn write_refusals(out: &mut impl Write, refusals: &BTreeMap<String, u64>) -> io::Result<()> {
@@ -185,6 +229,25 @@ mod tests {
         assert!(told.chars().all(|it| it == '\n' || !it.is_control()), "{told:?}");
         assert!(told.lines().count() < MOST_LISTED as usize + 6);
         assert!(told.lines().all(|line| line.chars().count() < 250));
+    }
+
+    #[test]
+    fn lent_memory_is_two_lines() {
+        let usage = MemoryUsage {
+            regions: 2,
+            bytes: (3 << 20) + 1,
+            lends: 7,
+            lanes: 1,
+            oldest_for_micros: Some(61_000_000),
+            oldest_is_lent_to: Some("ali\nce".into()),
+        };
+        let mut out = Vec::new();
+        write_memory(&mut out, &usage).unwrap();
+        let expected = "
+  memory             2 regions of 4 MiB, 7 lends, 1 lanes
+    the oldest lend  for 1 m 1 s, to ali\\nce
+";
+        assert_eq!(format!("\n{}", String::from_utf8(out).unwrap()), expected);
     }
 
     #[test]

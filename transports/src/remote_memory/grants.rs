@@ -61,7 +61,7 @@ struct Slot {
 
 #[derive(Debug)]
 enum State {
-    Lent(Grant),
+    Lent { grant: Grant, since: Instant },
     Ended(MemoryError),
 }
 
@@ -82,6 +82,15 @@ impl Grants {
         self.len() == 0
     }
 
+    /// The lend that was made first of those that have not ended: when, and to whom. Looks at all of them.
+    pub fn oldest(&self) -> Option<(Instant, &Borrower)> {
+        let lent = self.slots.iter().filter_map(|slot| match &slot.state {
+            State::Lent { grant, since } => Some((*since, &grant.borrower)),
+            State::Ended(_) => None,
+        });
+        lent.min_by_key(|(since, _)| *since)
+    }
+
     /// Lends what the grant says. `key` is random.
     ///
     /// # Errors
@@ -96,7 +105,8 @@ impl Grants {
         let (offset, len) = (grant.part.start, grant.part.end - grant.part.start);
         self.lent += 1;
         // A slot whose epochs are used up is not free any more: see `end`.
-        (slot.epoch, slot.key, slot.state) = (slot.epoch + 1, key, State::Lent(grant));
+        (slot.epoch, slot.key, slot.state) =
+            (slot.epoch + 1, key, State::Lent { grant, since: now });
         Ok(Remote { life: self.life, lend, epoch: slot.epoch, key, offset, len })
     }
 
@@ -172,7 +182,7 @@ impl Grants {
             _ if (1..slot.epoch).contains(&remote.epoch) => Err(MemoryError::Revoked),
             _ if (remote.epoch, remote.key) != (slot.epoch, slot.key) => Err(unknown),
             State::Ended(why) => Err(why.clone()),
-            State::Lent(grant) => Ok(grant),
+            State::Lent { grant, .. } => Ok(grant),
         }
     }
 
@@ -187,7 +197,7 @@ impl Grants {
 
     /// Ends all lends of a region. Returns their numbers.
     pub fn revoke_region(&mut self, region: u32) -> Vec<u32> {
-        let is_of = |slot: &Slot| matches!(&slot.state, State::Lent(it) if it.region == region);
+        let is_of = |slot: &Slot| matches!(&slot.state, State::Lent { grant, .. } if grant.region == region);
         let lends: Vec<u32> =
             (0..).zip(&self.slots).filter(|(_, slot)| is_of(slot)).map(|(lend, _)| lend).collect();
         for lend in &lends {
@@ -207,7 +217,7 @@ impl Grants {
 
     fn end(&mut self, lend: u32, why: MemoryError) {
         let slot = &mut self.slots[lend as usize];
-        if let State::Lent(grant) = core::mem::replace(&mut slot.state, State::Ended(why)) {
+        if let State::Lent { grant, .. } = core::mem::replace(&mut slot.state, State::Ended(why)) {
             self.lent -= 1;
             self.leases.remove(&(grant.until, lend));
             // An epoch is never used twice.

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::ops::Range;
+use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::{Bytes, BytesMut};
@@ -75,7 +76,7 @@ struct Keys {
 }
 
 /// What an owner has and lends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemorySnapshot {
     /// The number of regions.
@@ -86,6 +87,18 @@ pub struct MemorySnapshot {
     pub lends: usize,
     /// The number of lanes of clients that use one-sided operations.
     pub lanes: usize,
+    /// The lend that has lasted longest of those that have not ended.
+    pub oldest: Option<OldestLend>,
+}
+
+/// The lend of an owner that has lasted longest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OldestLend {
+    /// For how long.
+    pub age: Duration,
+    /// Who may use it.
+    pub borrower: Borrower,
 }
 
 impl Memory {
@@ -200,8 +213,12 @@ impl Memory {
         tables.grants.expire(now);
         let regions = || tables.regions.iter().flatten();
         let bytes = regions().map(|region| region.len() as u64).sum();
-        let lanes = self.lanes().len();
-        MemorySnapshot { regions: regions().count(), bytes, lends: tables.grants.len(), lanes }
+        let oldest = tables.grants.oldest().map(|(since, borrower)| OldestLend {
+            age: now.saturating_since(since),
+            borrower: borrower.clone(),
+        });
+        let (lends, lanes) = (tables.grants.len(), self.lanes().len());
+        MemorySnapshot { regions: regions().count(), bytes, lends, lanes, oldest }
     }
 
     /// Does one operation for this client, if it may.

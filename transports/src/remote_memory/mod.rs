@@ -20,7 +20,7 @@ mod rights;
 
 pub use client_lane::{ClientLane, MAX_ONE_SIDED_BYTES, Posted};
 pub use error::{BatchError, Counted, Denied, MemoryError};
-pub use host::{AllocError, Memory, MemorySnapshot};
+pub use host::{AllocError, Memory, MemorySnapshot, OldestLend};
 pub use lane::{LaneError, Window};
 pub use operation::{
     Action, MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_OPERATION_BYTES, Operation, Outcome,
