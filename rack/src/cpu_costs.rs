@@ -3,8 +3,8 @@
 use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
-    Body, CallToken, ClientEvent, ClientId, ClientLayer, ClientTransport, Delivery, Message,
-    Replies, ReplySink, RequestSink, ServerTransport, SlotId, WindDown,
+    Body, CallToken, ClientLayer, ClientTransport, Delivery, Message, Replies, ReplySink,
+    RequestLayer, RequestSink, ServerTransport, SlotId, WindDown,
 };
 use farcall_verbs::sim::Node;
 use std::ops::Range;
@@ -168,25 +168,17 @@ struct Requests<'a> {
     ns: u64,
 }
 
-impl RequestSink for Requests<'_> {
+impl RequestLayer for Requests<'_> {
+    fn inner(&self) -> &dyn RequestSink {
+        self.sink
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn RequestSink {
+        self.sink
+    }
+
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         self.node.busy(self.ns);
         self.sink.request(call, message, replies);
-    }
-
-    fn have_waited(&mut self, nanos: u64) {
-        self.sink.have_waited(nanos);
-    }
-
-    fn is_idempotent(&self, request: &[u8]) -> bool {
-        self.sink.is_idempotent(request)
-    }
-
-    fn client(&mut self, client: ClientId, event: ClientEvent) {
-        self.sink.client(client, event);
-    }
-
-    fn device_lost(&mut self) {
-        self.sink.device_lost();
     }
 }

@@ -38,7 +38,7 @@ use farcall_core::server::{DrivenServer, ServerBuilder};
 use farcall_core::service::{PollClient, ServiceDescription};
 use farcall_core::site::Site;
 use farcall_core::time::Instant;
-use farcall_core::transport::{DialOptions, NewConnection};
+use farcall_core::transport::{Bound, DialOptions, NewConnection};
 use farcall_core::{Connection, ConnectionOptions};
 use farcall_transports::runs_on_stream;
 use farcall_verbs::VerbsError;
@@ -108,6 +108,19 @@ impl Rack {
     /// # Errors
     /// [`BindError`]: the address is not one of this rack, or is in use, or the node's device cannot carry the backend.
     pub fn serve(&mut self, text: &str, server: ServerBuilder) -> Result<DrivenServer, BindError> {
+        self.serve_altered(text, server, &|bound| bound)
+    }
+
+    /// Serves as [`serve`](Rack::serve) does, with what it listens with as `alter` makes it: a hostile server, for example.
+    ///
+    /// # Errors
+    /// [`BindError`]: the address is not one of this rack, or is in use, or the node's device cannot carry the backend.
+    pub fn serve_altered(
+        &mut self,
+        text: &str,
+        server: ServerBuilder,
+        alter: &dyn Fn(Bound) -> Bound,
+    ) -> Result<DrivenServer, BindError> {
         let address: RackAddress =
             text.parse().map_err(|why| BindError::InvalidAddress(Box::new(why)))?;
         let Some(node) = self.network.any.neighbour(address.node()) else {
@@ -117,7 +130,8 @@ impl Rack {
         };
         let life = NodeLife::new(node.clone());
         let network = Arc::clone(&self.network);
-        let binding = RackBinding { network: &network, life, address, following: Cell::default() };
+        let binding =
+            RackBinding { network: &network, life, address, alter, following: Cell::default() };
         let on_stream = binding.address.offered().any(|(backend, _)| runs_on_stream(backend));
         let sites: Vec<_> = (0..server.thread_count()).map(|_| site_of(&node)).collect();
         let mut waking = Vec::new();

@@ -59,6 +59,8 @@ pub(super) struct RackBinding<'a> {
     pub(super) network: &'a Arc<Network>,
     pub(super) life: NodeLife,
     pub(super) address: RackAddress,
+    /// What is done to what it listens with.
+    pub(super) alter: &'a dyn Fn(Bound) -> Bound,
     /// What asks another server for its time, if this one follows it. It is to become an actor.
     pub(super) following: Cell<Option<Following>>,
 }
@@ -135,7 +137,7 @@ impl Binding for RackBinding<'_> {
         };
         let moves = address.backend_name() == hybrid::NAME;
         let adviser = moves.then(|| adviser(address.offered(), sites.len(), &text));
-        Ok(Bound { halves, acceptor: Box::new(acceptor), address: text, adviser })
+        Ok((self.alter)(Bound { halves, acceptor: Box::new(acceptor), address: text, adviser }))
     }
 }
 

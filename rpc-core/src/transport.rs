@@ -9,6 +9,7 @@ mod client;
 mod connection;
 mod layer;
 mod message;
+mod request_layer;
 mod server;
 mod setup;
 mod tls;
@@ -23,6 +24,7 @@ pub use client::{
 pub use connection::{ClientEvent, ClientId, ClientInfo, ConnectionId, Lane, LaneInfo, LaneReason};
 pub use layer::ClientLayer;
 pub use message::{MESSAGE_HEADER_BYTES, Message};
+pub use request_layer::RequestLayer;
 pub use server::{
     CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport, WindDown, post_copied_reply,
 };

@@ -20,7 +20,7 @@
 //! opened, dropped and broken while others go on, and a stranger never gets one. Quotas and limits count connections.
 //!
 //! If the backend is `hybrid`, it also runs clients that call all the time, so that their connections move: no call is lost, repeated, mistaken
-//! for another or held up.
+//! for another or held up. One more client has a hostile server, which advises what harms it: that costs the client a bounded part of its calls.
 //!
 //! It also runs a case of the backends' conformance suite. Its cases expect that every connection
 //! survives, so their rack only has faults that a reliable connection repairs.
@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 #![cfg(feature = "sim")]
 
+mod advice;
 mod caller;
 mod client;
 mod dice;

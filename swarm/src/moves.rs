@@ -53,14 +53,14 @@ const SLACK_NS: u64 = MS;
 const CLEANUP_NS: u64 = 100 * MS;
 
 #[farcall::service]
-trait Echo {
+pub(crate) trait Echo {
     /// Gives back the bytes, which tell which call it is.
     fn echo(&self, bytes: &[u8]) -> Vec<u8>;
 }
 
 /// The service: it knows which calls have run.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<SeenState>>);
+pub(crate) struct Seen(Arc<Mutex<SeenState>>);
 
 #[derive(Default)]
 struct SeenState {

@@ -34,11 +34,13 @@ pub enum Mutation {
     Lanes(Bug),
     /// A bug of connections that move.
     Hybrid(Bug),
+    /// A bug of connections that move, which a hostile server meets.
+    Advice(Bug),
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 25] = [
+    pub const ALL: [Mutation; 26] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -64,6 +66,7 @@ impl Mutation {
         Mutation::Hybrid(Bug::LostCredit),
         Mutation::Hybrid(Bug::MistakenAnswer),
         Mutation::Hybrid(Bug::BlockingOpening),
+        Mutation::Advice(Bug::BelievedAdvice),
     ];
 
     /// Its name on the command line.
@@ -79,7 +82,8 @@ impl Mutation {
             | Mutation::Rfp(bug)
             | Mutation::Scale(bug)
             | Mutation::Lanes(bug)
-            | Mutation::Hybrid(bug) => match bug {
+            | Mutation::Hybrid(bug)
+            | Mutation::Advice(bug) => match bug {
                 Bug::LostDuplicateCheck => "lost-duplicate-check",
                 Bug::DoubleCredit => "double-credit",
                 Bug::ForgottenResponse => "forgotten-response",
@@ -101,6 +105,7 @@ impl Mutation {
                 Bug::LostCredit => "lost-credit",
                 Bug::MistakenAnswer => "mistaken-answer",
                 Bug::BlockingOpening => "blocking-opening",
+                Bug::BelievedAdvice => "believed-advice",
             },
         }
     }
@@ -123,7 +128,8 @@ impl Mutation {
             | Mutation::Rfp(bug)
             | Mutation::Scale(bug)
             | Mutation::Lanes(bug)
-            | Mutation::Hybrid(bug) => Some(bug),
+            | Mutation::Hybrid(bug)
+            | Mutation::Advice(bug) => Some(bug),
             _ => None,
         }
     }
@@ -135,7 +141,7 @@ impl Mutation {
             Mutation::WriteImm(_) => Some("write_imm"),
             Mutation::Rfp(_) => Some("rfp"),
             Mutation::Scale(_) => Some("scale"),
-            Mutation::Hybrid(_) => Some("hybrid"),
+            Mutation::Hybrid(_) | Mutation::Advice(_) => Some("hybrid"),
             _ => None,
         }
     }

@@ -8,7 +8,7 @@ use farcall_transports::{hybrid, registry};
 use farcall_transports_conformance::Case;
 
 use crate::dice::Dice;
-use crate::{Counts, Mutation, Outcome, Trace, kv, lanes, moves, suite};
+use crate::{Counts, Mutation, Outcome, Trace, advice, kv, lanes, moves, suite};
 
 /// The configuration of all seeds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,11 +48,13 @@ pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
     match setting.mutation {
         Some(Mutation::Lanes(_)) => vec![lanes()],
         Some(Mutation::Hybrid(_)) => vec![moves::run(seed, setting.mutation, trace)],
+        Some(Mutation::Advice(_)) => vec![advice::run(seed, setting.mutation, trace)],
         Some(_) => vec![store()],
         None => {
             let mut all = vec![store(), lanes(), suite::run(seed, backend, trace)];
             if backend == hybrid::NAME {
                 all.push(moves::run(seed, None, trace));
+                all.push(advice::run(seed, None, trace));
             }
             all
         }

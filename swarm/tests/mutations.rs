@@ -207,6 +207,13 @@ fn an_opening_of_a_lane_that_holds_up_calls_is_found() {
     is_found_while_it_moves(Bug::BlockingOpening, &["and nothing goes wrong"]);
 }
 
+/// By a hostile server.
+#[test]
+fn advice_that_is_believed_whatever_it_costs_is_found() {
+    let signs = ["where the server leads its client", "as the server advises"];
+    is_found_in(Some("hybrid"), Mutation::Advice(Bug::BelievedAdvice), &signs);
+}
+
 #[test]
 fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
     let sound = Setting::default();

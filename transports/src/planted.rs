@@ -45,6 +45,8 @@ pub enum Bug {
     MistakenAnswer,
     /// `hybrid`: while a lane is being opened, the connection does nothing else.
     BlockingOpening,
+    /// `hybrid`: a client follows all advice of its server at once, whatever its calls take there.
+    BelievedAdvice,
 }
 
 #[cfg(feature = "planted-bugs")]

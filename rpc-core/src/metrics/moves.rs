@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub enum MoveEvent {
     /// Calls have begun to take another backend, to see how long they take there.
     Tried,
-    /// Calls stay on the backend that was tried.
+    /// Calls stay on the backend that was tried, or have moved as the server advised.
     Moved,
     /// Calls have gone back: they took no less time on the backend that was tried.
     Returned,

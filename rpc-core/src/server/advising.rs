@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::clients::ClientKey;
 use crate::time::Instant;
 use crate::transport::{
-    Adviser, CallToken, ClientEvent, ClientId, Message, Replies, RequestSink, ThreadLoad,
+    Adviser, CallToken, Message, Replies, RequestLayer, RequestSink, ThreadLoad,
 };
 
 /// How often the thread tells its load.
@@ -68,32 +68,25 @@ pub(super) struct NotingSink<'a> {
     pub(super) transport: u32,
 }
 
-impl RequestSink for NotingSink<'_> {
+impl RequestLayer for NotingSink<'_> {
+    fn inner(&self) -> &dyn RequestSink {
+        self.sink
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn RequestSink {
+        self.sink
+    }
+
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         self.active.note(ClientKey::of(self.transport, &call));
         self.sink.request(call, message, replies);
-    }
-
-    fn have_waited(&mut self, nanos: u64) {
-        self.sink.have_waited(nanos);
-    }
-
-    fn is_idempotent(&self, request: &[u8]) -> bool {
-        self.sink.is_idempotent(request)
-    }
-
-    fn client(&mut self, client: ClientId, event: ClientEvent) {
-        self.sink.client(client, event);
-    }
-
-    fn device_lost(&mut self) {
-        self.sink.device_lost();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::ClientId;
 
     #[test]
     fn clients_are_counted_once_and_few_for_the_same() {

@@ -246,7 +246,7 @@ impl Clients {
         &mut lanes[number]
     }
 
-    /// A client is gone. With its last lane, a connection ends; nobody is let in with its id any more.
+    /// A client is gone. With its last lane, a connection ends; no client is let in with its id any more.
     #[cold]
     pub(super) fn leave(&mut self, client: ClientKey) {
         self.shown.iter().for_each(|shown| shown.remove_lane(client.shown()));

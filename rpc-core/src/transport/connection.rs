@@ -23,7 +23,7 @@ impl ClientId {
     }
 }
 
-/// What names a connection, at both of its ends: 128 random bits, which nobody else can guess. It outlives the transports
+/// What names a connection, at both of its ends: 128 random bits, which no third party can guess. It outlives the transports
 /// that carry the connection's calls.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConnectionId([u8; 16]);
@@ -35,7 +35,7 @@ impl ConnectionId {
     }
 }
 
-/// Whoever knows the id may join the connection, so it is in no log.
+/// A client that knows the id may join the connection, so it is in no log.
 impl fmt::Debug for ConnectionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ConnectionId(..)")
@@ -133,7 +133,7 @@ pub struct ClientInfo {
     pub identity: Option<Identity>,
     /// Whether it may call the service, for each of the server's in their order. `None`: it may call all.
     pub services: Option<Arc<[bool]>>,
-    /// The lane that it is; `None`: nobody is to see it among the server's connections.
+    /// The lane that it is; `None`: it is not shown among the server's connections.
     pub lane: Option<LaneInfo>,
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Lanes {
     /// No lane may break but by its client.
     pub(super) is_masked: bool,
     pub(super) counts: Counts,
-    /// Answers since somebody looked.
+    /// Answers since the last look.
     pub(super) answers: u64,
     pub(super) last_error: String,
     pub(super) failure: Option<String>,

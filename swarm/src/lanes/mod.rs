@@ -6,7 +6,7 @@
 //!
 //! - every call ends by its deadline, and runs at most once, whichever lane it took;
 //! - what runs of a connection's calls is within one quota;
-//! - nobody gets what must be refused;
+//! - no client gets what must be refused;
 //! - without faults that break connections, only its client ends a lane.
 //!
 //! After the faults, lanes are let in at once, and what one loses the others go on with. When the clients are gone, so are

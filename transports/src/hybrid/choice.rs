@@ -13,6 +13,8 @@
 
 use farcall_core::time::Instant;
 
+use super::trust::{Trust, is_boundless};
+
 /// How long calls are measured before a look.
 pub(super) const LOOK_NS: u64 = 500_000;
 
@@ -178,8 +180,11 @@ pub(super) struct Choice {
     /// It was no good: it is not followed until it changes.
     is_refused: bool,
     next_advised: Instant,
+    trust: Trust,
     /// The running mean of the time per call at home.
     mean_ns: Option<f64>,
+    /// The running mean on the advised way, since it is known to do no harm.
+    advised_ns: Option<f64>,
     /// That mean when the ways were last compared.
     compared_ns: Option<f64>,
     /// The way that was home before, and what calls took there: what seemed better need not stay so.
@@ -208,7 +213,9 @@ impl Choice {
             advised: None,
             is_refused: false,
             next_advised: Instant::ZERO,
+            trust: Trust::new(),
             mean_ns: None,
+            advised_ns: None,
             compared_ns: None,
             left: None,
             is_unsure: false,
@@ -308,8 +315,8 @@ impl Choice {
             Stage::Trial { way, measured, .. } if self.followed().is_some() => {
                 let (before_ns, now_ns) =
                     (self.mean_ns.unwrap_or(f64::MAX), measured.per_call_ns());
-                if self.followed() == Some(way) {
-                    self.settle();
+                if self.followed() == Some(way) && self.trust.spend(now) {
+                    self.follow(self.mean_ns, now);
                     return Step::Keep { before_ns, now_ns: now_ns.unwrap_or(f64::MAX) };
                 }
                 self.at = self.home;
@@ -339,7 +346,9 @@ impl Choice {
                 let before_ns = self.see_harm(before_ns, sum);
                 self.stage = Stage::Following { before_ns, since, measured: sum };
             }
-            Stage::Following { before_ns: None, .. } => {}
+            Stage::Following { before_ns: None, .. } => {
+                self.advised_ns = Choice::mean_with(self.advised_ns, measured);
+            }
             Stage::Settled { looks } => {
                 let looks = looks + u32::from(self.note(measured, now));
                 self.stage = Stage::Settled { looks };
@@ -361,13 +370,16 @@ impl Choice {
     /// Moves to where calls are to be.
     fn go_on(&mut self, lanes: Lanes, now: Instant) -> Step {
         let target = self.target();
-        if now < self.next_advised {
+        if now < self.next_advised && !is_boundless() {
             return Step::Stay;
         }
         if let Lanes::Two(other) = lanes
             && other != target
         {
             return Step::Leave;
+        }
+        if target != self.home && !self.trust.spend(now) {
+            return Step::Stay;
         }
         self.next_advised = now.saturating_add_nanos(BETWEEN_ADVISED_NS);
         self.stage = Stage::Opening { way: target, is_trial: false };
@@ -379,15 +391,21 @@ impl Choice {
         let is_harmed = measured.per_call_ns().is_some_and(|now_ns| now_ns > HARM * before_ns);
         let is_known =
             measured.answers >= if is_harmed { ANSWERS_IF_HARMED } else { ANSWERS_IF_NOT };
-        self.is_refused |= is_known && is_harmed;
+        self.is_refused |= is_known && is_harmed && !is_boundless();
         Some(before_ns).filter(|_| !is_known)
+    }
+
+    /// The running mean after one more look.
+    fn mean_with(mean_ns: Option<f64>, measured: Measured) -> Option<f64> {
+        let Some(latest) = measured.per_call_ns() else { return mean_ns };
+        Some(mean_ns.map_or(latest, |mean| mean + FRESH * (latest - mean)))
     }
 
     /// Notes a look at home. Whether there were calls.
     fn note(&mut self, measured: Measured, now: Instant) -> bool {
         let Some(latest) = measured.per_call_ns() else { return false };
-        let mean = self.mean_ns.map_or(latest, |mean| mean + FRESH * (latest - mean));
-        self.mean_ns = Some(mean);
+        self.mean_ns = Choice::mean_with(self.mean_ns, measured);
+        let mean = self.mean_ns.unwrap_or(latest);
         if let Some((way, before_ns)) = self.left
             && mean > before_ns / GAIN
         {
@@ -446,9 +464,15 @@ impl Choice {
             self.mean_ns = None;
             Stage::Settled { looks: 0 }
         } else {
-            let before_ns = self.mean_ns.filter(|_| left == self.home);
-            Stage::Following { before_ns, since: now, measured }
+            let before_ns = if left == self.home { self.mean_ns } else { self.advised_ns };
+            return self.follow(before_ns, now);
         };
+    }
+
+    /// Calls have taken the advised way since `now`, and `before_ns` at home.
+    fn follow(&mut self, before_ns: Option<f64>, now: Instant) {
+        self.stage = Stage::Following { before_ns, since: now, measured: Measured::default() };
+        self.advised_ns = None;
     }
 
     /// No lane of that way could be opened.
@@ -547,10 +571,7 @@ impl Choice {
     fn settle(&mut self) {
         self.stage = match self.at == self.home {
             true => Stage::Settled { looks: 0 },
-            false => {
-                let (since, measured) = (Instant::ZERO, Measured::default());
-                Stage::Following { before_ns: None, since, measured }
-            }
+            false => return self.follow(None, Instant::ZERO),
         };
     }
 

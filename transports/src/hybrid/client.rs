@@ -243,6 +243,7 @@ impl Hybrid {
                 self.say_advised(way, to);
                 self.swap();
                 self.choice.moved(now);
+                self.counts.count(MoveEvent::Moved);
             }
             Step::Go(to) => {
                 self.say_advised(way, to);

@@ -8,8 +8,8 @@ use farcall_core::transport::{ClientTransport, Message, ReplySink, SlotId, Usage
 
 use super::meter::Meter;
 
-/// A lane that was left ends after so long without anybody who waits for a call, although the server has not answered what was given up:
-/// it may never do that.
+/// A lane that was left ends when no caller has waited for a call of it for so long, although the server has not answered the calls that
+/// were given up: it may never do that.
 const LONGEST_UNAWAITED_NS: u64 = 1_000_000_000;
 
 /// One lane of a connection.
@@ -22,7 +22,7 @@ pub(super) struct Lane {
     pub(super) meter: Meter,
     /// The lane has ended.
     pub(super) over: Option<TransportFailure>,
-    /// It was left, and since then nobody waits for a call of it.
+    /// It was left, and since then no caller waits for a call of it.
     unawaited_since: Option<Instant>,
 }
 

@@ -15,6 +15,7 @@ mod meter;
 mod planted;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub use adviser::{AdvisedWay, BySharedRate};
 pub use client::Hybrid;

@@ -11,7 +11,7 @@ use super::lane::Lane;
 use crate::planted::{Bug, is_planted};
 
 impl Hybrid {
-    /// [`Bug::PostedTwice`]: posts a request on the other lane, too. Nobody waits for that.
+    /// [`Bug::PostedTwice`]: posts a request on the other lane, too. No caller waits for that.
     #[inline]
     pub(super) fn post_again(&mut self, front: &[u8], body: Body<'_>, delivery: Delivery) {
         if is_planted(Bug::PostedTwice)

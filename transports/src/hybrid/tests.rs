@@ -312,7 +312,7 @@ fn the_lane_that_was_left_ends_when_the_server_has_nothing_of_it() {
     let replies = bench.seen.replies.len();
     bench.poll();
     assert!(bench.first.wire().is_dropped && !second.wire().is_dropped);
-    assert_eq!(bench.seen.replies.len(), replies, "nobody waits for it");
+    assert_eq!(bench.seen.replies.len(), replies, "no caller waits for it");
 }
 
 #[test]
@@ -420,4 +420,5 @@ fn a_connection_moves_as_advised_and_back_to_the_lane_that_it_has() {
     assert_eq!(bench.seen.replies, [slot]);
     assert!(second.wire().is_dropped);
     assert_eq!(bench.opener.orders.lock().unwrap().asked, [1]);
+    assert_eq!(bench.counts.of(MoveEvent::Moved), 2, "there and back");
 }

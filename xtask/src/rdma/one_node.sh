@@ -63,7 +63,7 @@ check "the backend suite by scale, servers in processes" 400 "
         hostile_clients::nonsense hostile_clients::lengths a_client_dials_again a_sleeping_client lanes:: 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
-# Neither their thread nor the server's runs while nobody calls.
+# Neither their thread nor the server's runs without calls.
 check "idle clients of each backend are parked" 200 "
     for backend in write_imm send_recv rfp scale datagram; do
         farcall-bench idle --device rxe0 --backend \$backend --options window=4 --clients 40 --seconds 2 --json >/tmp/idle &&

@@ -4,7 +4,9 @@ use super::{Refusing, Sink, may_give};
 use crate::server::call_index::Cancel;
 use crate::server::clients::ClientKey;
 use crate::server::stealing::Giver;
-use crate::transport::{CallToken, ClientEvent, ClientId, Message, Replies, RequestSink};
+use crate::transport::{
+    CallToken, ClientEvent, ClientId, Message, Replies, RequestLayer, RequestSink,
+};
 use crate::wire::RequestHeader;
 
 impl Sink<'_> {
@@ -49,30 +51,21 @@ pub(super) struct MeteredSink<'a> {
     pub(super) sink: Sink<'a>,
 }
 
-impl RequestSink for MeteredSink<'_> {
+impl RequestLayer for MeteredSink<'_> {
+    fn inner(&self) -> &dyn RequestSink {
+        &self.sink
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn RequestSink {
+        &mut self.sink
+    }
+
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         if self.sink.turn.admit(self.sink.client_of(&call)) {
             let _ = self.sink.handle_metered(call, message, replies);
         } else {
             self.sink.refuse_over_quota(call, message, replies);
         }
-    }
-
-    fn have_waited(&mut self, nanos: u64) {
-        self.sink.have_waited(nanos);
-    }
-
-    #[inline]
-    fn is_idempotent(&self, request: &[u8]) -> bool {
-        self.sink.is_idempotent(request)
-    }
-
-    fn client(&mut self, client: ClientId, event: ClientEvent) {
-        self.sink.client(client, event);
-    }
-
-    fn device_lost(&mut self) {
-        self.sink.device_lost();
     }
 }
 
@@ -83,7 +76,15 @@ pub(super) struct StealingSink<'a> {
     pub(super) giver: &'a mut Giver,
 }
 
-impl RequestSink for StealingSink<'_> {
+impl RequestLayer for StealingSink<'_> {
+    fn inner(&self) -> &dyn RequestSink {
+        &self.sink
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn RequestSink {
+        &mut self.sink
+    }
+
     /// Gives a call to an idle thread, if this one is behind; otherwise handles it, and notes how long that takes.
     fn request(&mut self, mut call: CallToken, message: Message<'_>, replies: &mut dyn Replies) {
         self.giver.set_idle(false);
@@ -112,15 +113,6 @@ impl RequestSink for StealingSink<'_> {
         }
     }
 
-    fn have_waited(&mut self, nanos: u64) {
-        self.sink.have_waited(nanos);
-    }
-
-    #[inline]
-    fn is_idempotent(&self, request: &[u8]) -> bool {
-        self.sink.services.is_idempotent(request)
-    }
-
     fn client(&mut self, client: ClientId, event: ClientEvent) {
         let key = ClientKey { transport: self.sink.turn.transport, id: client };
         match event {
@@ -131,9 +123,5 @@ impl RequestSink for StealingSink<'_> {
             ClientEvent::Left => self.giver.cancel(&Cancel::of_client(key)),
         }
         self.sink.client(client, event);
-    }
-
-    fn device_lost(&mut self) {
-        self.sink.device_lost();
     }
 }

@@ -54,7 +54,7 @@ pub fn a_connection_goes_on_until_its_last_lane_ends(world: &World) {
     assert!(matches!(refused, ConnectError::Refused { .. }), "{refused}");
 }
 
-/// Nobody gets a lane of a connection by guessing, and the server counts who tries.
+/// No client gets a lane of a connection by guessing its id, and the server counts those that try.
 pub fn a_guessed_connection_is_refused(world: &World) {
     let server = world.serve(Setup::default());
     let (mut client, _) = world.lane(&server, Lane::First).expect("a connection");

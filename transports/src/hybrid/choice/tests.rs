@@ -219,6 +219,25 @@ fn advice_that_harms_is_left_and_not_followed_again() {
     }
 }
 
+/// A hostile server advises a good way first, or the one that the client tries just then.
+#[test]
+fn a_way_that_harms_is_left_whatever_the_client_did_before() {
+    let per_call = |way| [1000.0, 1000.0, 5000.0][way];
+    let mut run = Run::new(3, 7);
+    run.looks(3, per_call);
+    run.choice.advise(Some(1), run.now);
+    run.looks(40, per_call);
+    assert_eq!(run.at, 1);
+    run.choice.advise(Some(2), run.now);
+    run.looks(40, per_call);
+    assert_eq!(run.at, 0);
+    let mut run = Run::new(3, 7);
+    while run.look(10, per_call) != Step::Try(2) {}
+    run.choice.advise(Some(2), run.now);
+    run.looks(40, per_call);
+    assert_eq!(run.at, 0);
+}
+
 /// Whatever a hostile server says, a client moves seldom.
 #[test]
 fn advice_that_changes_all_the_time_moves_a_client_seldom() {
@@ -228,7 +247,8 @@ fn advice_that_changes_all_the_time_moves_a_client_seldom() {
         run.choice.advise(Some(look % 4), run.now);
         moves += u32::from(matches!(run.look(100, |_| 1000.0), Step::Go(_)));
     }
-    assert!((10..=200).contains(&moves), "{moves} moves in a second");
+    // Those of the beginning, one in 20 ms, and as many back.
+    assert!((10..=132).contains(&moves), "{moves} moves in a second");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn a_lane_that_hangs_ends_some_time_after_the_last_caller_has_given_up() {
     for _ in 0..10_000 {
         bench.poll();
     }
-    assert!(!hangs.wire().is_dropped, "somebody waits, for 5 s so far");
+    assert!(!hangs.wire().is_dropped, "a caller waits, for 5 s so far");
     calls.iter().for_each(|call| bench.hybrid.abandon(*call));
     // It tells when it is to be polled, also without news.
     let next = bench.poll().next;
