@@ -382,6 +382,7 @@ fn capabilities() -> Capabilities {
         max_message: MAX_MESSAGE_BYTES,
         completion_payload: COMPLETION_PAYLOAD_BYTES,
         atomics: true,
+        atomics_include_cpu: true,
         srq: true,
         srq_of_other_domain: true,
         flush: false,
