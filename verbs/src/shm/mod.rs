@@ -14,6 +14,7 @@
 mod bell;
 mod calls;
 mod cell;
+mod changed_by;
 mod completion_queue;
 mod context;
 mod control;
