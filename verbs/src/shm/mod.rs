@@ -11,6 +11,7 @@
 //!
 //! Everything that a peer can write is untrusted: it is read once, checked, then used.
 
+mod accesses;
 mod bell;
 mod calls;
 mod cell;

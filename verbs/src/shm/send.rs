@@ -500,12 +500,10 @@ impl SendSide {
 /// `inside` is where the peer was then.
 fn end_accesses(pair: &Pair, inside: &mut Option<u32>) -> Outcome {
     let Some(inbox) = pair.inbox() else { return Outcome::Done(0) };
-    let now = inbox.lines().sender.in_window.load(Ordering::Acquire);
-    let before = *inside.get_or_insert(now);
-    if before & 1 == 0 || now != before {
-        return Outcome::Done(0);
+    match inbox.lines().sender.in_windows.have_ended(inside) {
+        true => Outcome::Done(0),
+        false => Outcome::Wait(Wait::Access),
     }
-    Outcome::Wait(Wait::Access)
 }
 
 /// The answer to the question for a region, which is asked if it is not the last one.
