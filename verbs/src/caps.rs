@@ -89,6 +89,9 @@ pub struct Capabilities {
     pub completion_payload: usize,
     /// Supports 64-bit atomics (see [`Capabilities::supports`] for the queue-pair types).
     pub atomics: bool,
+    /// Peers' atomics are atomic with respect to this side's CPU too (`IBV_ATOMIC_GLOB`). Otherwise they are so with each other only, and what
+    /// the CPU does to a word at the same time may be lost: let one side alone change it.
+    pub atomics_include_cpu: bool,
     /// Supports shared receive queues.
     pub srq: bool,
     /// A shared receive queue may serve queue pairs of other protection domains than its own, as the InfiniBand specification

@@ -488,6 +488,16 @@ impl Registration {
         }
     }
 
+    /// The owner's CPU changes a word of it by an atomic operation. A debug build of a device that hides it panics if peers do too.
+    #[inline]
+    pub(crate) fn note_atomic(&self, word: *const u8) {
+        match self {
+            Registration::Shm(pages) => pages.note_atomic(word),
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
+            _ => {}
+        }
+    }
+
     /// Asks for an event with the next write into it, if it is watched.
     pub(crate) fn arm(&self, rkey: u32) {
         let _ = rkey;

@@ -30,6 +30,8 @@ pub type CountUsage = Box<dyn Fn() -> io::Result<Usage>>;
 pub struct Powers {
     /// Kills the other end at once, with no chance to say goodbye (SIGKILL, a power cut).
     pub kill_peer: Option<Box<dyn FnMut()>>,
+    /// Stops the other end's process (`true`), or lets it go on.
+    pub stop_peer: Option<Box<dyn FnMut(bool)>>,
     /// Opens this end's device once more.
     pub reopen: Option<Box<dyn Fn() -> Result<Device, OpenError>>>,
     /// Counts what this end holds, where nothing else is counted with it.

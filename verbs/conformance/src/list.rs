@@ -118,6 +118,16 @@ const CASES: &[Case] = cases! {
         an_access_error_breaks_only_its_queue_pair;
         made_up_keys_reach_nothing;
     }
+    one_sided {
+        a_failed_write_leaves_whole_packets: Carries(Rc, Write);
+        a_write_beyond_its_region_leaves_whole_packets_at_most: Carries(Rc, Write);
+        what_a_peer_takes_down_first_decides_the_error: Carries(Rc, Write);
+        a_dropped_queue_pair_makes_no_completions;
+        a_stopped_process_still_completes_writes: Carries(Rc, Write), Stop;
+        an_atomic_that_failed_may_have_run: Atomics;
+        a_line_of_a_read_is_read_first_word_first: Carries(Rc, Read);
+        a_later_read_is_no_older: Carries(Rc, Read);
+    }
     windows {
         a_bound_window_gives_its_peer_access: MemoryWindows;
         a_key_may_be_told_behind_its_binding: MemoryWindows;

@@ -9,6 +9,8 @@ pub struct Offer {
     pub device: Capabilities,
     /// The initiator can kill the target.
     pub kill: bool,
+    /// The initiator can stop the target, and let it go on.
+    pub stop: bool,
     /// Each end can open its device again.
     pub reopen: bool,
     /// What each end holds of the system or of the NIC can be counted.
@@ -48,6 +50,8 @@ pub enum Need {
     NoPersistence,
     /// A target that can be killed.
     Kill,
+    /// A target that can be stopped.
+    Stop,
     /// A device that can be opened again.
     Reopen,
     /// What an end holds can be counted.
@@ -92,6 +96,7 @@ impl Need {
                 "the device has flushes and persistent memory",
             ),
             Need::Kill => (offer.kill, "the target cannot be killed"),
+            Need::Stop => (offer.stop, "the target cannot be stopped"),
             Need::Reopen => (offer.reopen, "the device cannot be opened again"),
             Need::Usage => (offer.usage, "what an end holds cannot be counted"),
             Need::Threads => (offer.threads, "both ends are on one thread"),

@@ -1,5 +1,5 @@
-//! The suite on the simulated rack: with WRITEs that land at once, with WRITEs that land piece by piece in any
-//! order, and with loss and delay.
+//! The suite on the simulated rack: with WRITEs that land at once, with WRITEs and READs piece by piece in any order and peers' atomics
+//! that are not atomic with the CPU's, and with loss and delay.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
 }
 
 fn any_order() -> SimConfig {
-    SimConfig::default().landing(Landing::AnyOrder)
+    SimConfig::default().landing(Landing::AnyOrder).atomic_gap(Duration::from_nanos(400))
 }
 
 /// Some messages of reliable connections are lost, and many are late. The seed must not lose a refusal: its sender would

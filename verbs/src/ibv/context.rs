@@ -178,6 +178,7 @@ fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usiz
         max_message: port.max_msg_sz.into(),
         completion_payload: 0,
         atomics,
+        atomics_include_cpu: device.atomic_cap == ibv_atomic_cap::IBV_ATOMIC_GLOB,
         srq,
         srq_of_other_domain: !is_soft_roce,
         flush: false,

@@ -173,13 +173,24 @@ impl SharedRegion {
     }
 
     /// Adds to the aligned word at `offset`, wrapping, by an atomic operation of this CPU. Returns what it was. Whether it is atomic
-    /// with respect to peers' atomics too depends on the device: on shared memory it is, with a NIC usually not.
+    /// with respect to peers' atomics too depends on the device: on shared memory it is, with a NIC usually not. See
+    /// [`atomics_include_cpu`](crate::Capabilities::atomics_include_cpu).
     ///
     /// # Panics
-    /// If the word does not lie in the region or is not aligned.
+    /// If the word does not lie in the region or is not aligned. In debug builds on the device `shm-plain`, if a peer in this process
+    /// changes it by atomics too.
     #[inline]
     pub fn fetch_add_u64(&self, offset: usize, add: u64) -> u64 {
+        self.note_atomic(offset);
         self.word_u64(offset).fetch_add(add, Ordering::AcqRel)
+    }
+
+    /// In debug builds a device that could hide it notices that peers change the word by atomics too.
+    #[inline]
+    fn note_atomic(&self, offset: usize) {
+        if cfg!(debug_assertions) {
+            self.memory.registration().note_atomic(self.at(offset, 8));
+        }
     }
 
     /// Replaces the aligned word at `offset` by `new` if it equals `expected`. Returns what it was. Atomic as
@@ -189,6 +200,7 @@ impl SharedRegion {
     /// If the word does not lie in the region or is not aligned.
     #[inline]
     pub fn compare_and_swap_u64(&self, offset: usize, expected: u64, new: u64) -> u64 {
+        self.note_atomic(offset);
         let word = self.word_u64(offset);
         match word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(old) | Err(old) => old,

@@ -11,6 +11,7 @@ use rustix::io;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::geteuid;
 
+use super::changed_by;
 use super::control::Control;
 use super::domain::Domain;
 use super::memfd::{self, Peers};
@@ -202,6 +203,9 @@ impl Context {
         drop(tables);
         let context = Arc::clone(self);
         let start = mapping.start_non_null();
+        if cfg!(debug_assertions) && !context.caps().atomics_include_cpu {
+            changed_by::forget(&mapping);
+        }
         let memory = RegionMemory { context, _mapping: mapping, rkey, lent };
         let registration = Registration::Shm(Pages::Lent(memory));
         Ok(Region::new(RegionParts { start, len, access, lkey: 0, rkey, pd, registration }))
@@ -361,6 +365,7 @@ fn plain_capabilities() -> Capabilities {
         max_cqe: (1 << 15) - 1,
         max_rd_atomic: 16,
         write_events: false,
+        atomics_include_cpu: false,
         write_order: WriteOrder::Unordered,
         ..capabilities()
     }
@@ -382,6 +387,7 @@ fn capabilities() -> Capabilities {
         max_message: MAX_MESSAGE_BYTES,
         completion_payload: COMPLETION_PAYLOAD_BYTES,
         atomics: true,
+        atomics_include_cpu: true,
         srq: true,
         srq_of_other_domain: true,
         flush: false,

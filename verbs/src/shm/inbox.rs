@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io;
 
+use super::accesses::Accesses;
 use super::cell::{Cell, CellRing, MAX_CELLS, MIN_CELLS, SMALL_LAP};
 use super::duplex::LINES;
 use super::memfd;
@@ -46,8 +47,8 @@ pub(crate) struct StateLine {
 pub(crate) struct SenderLine {
     /// Shared credits that the peer has taken so far, wrapping (see `shared_receive`).
     pub(crate) taken: AtomicU32,
-    /// Odd while the peer accesses memory through a [window](super::window): it counts each begin and each end.
-    pub(crate) in_window: AtomicU32,
+    /// Accesses of the peer through [windows](super::window).
+    pub(crate) in_windows: Accesses,
     /// Not zero: a message waits until the owner has taken others, and the peer may sleep meanwhile.
     pub(crate) waits_for_room: AtomicU32,
 }

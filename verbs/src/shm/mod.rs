@@ -11,9 +11,11 @@
 //!
 //! Everything that a peer can write is untrusted: it is read once, checked, then used.
 
+mod accesses;
 mod bell;
 mod calls;
 mod cell;
+mod changed_by;
 mod completion_queue;
 mod context;
 mod control;

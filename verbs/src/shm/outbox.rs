@@ -115,13 +115,12 @@ impl Outbox {
 
     /// Tells the peer that an access through a window of its begins, and fences: what is checked from now on counts.
     pub(super) fn enter_window(&self) {
-        self.lines().sender.in_window.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.lines().sender.in_windows.enter();
     }
 
     /// Tells it that the access has ended.
     pub(super) fn leave_window(&self) {
-        self.lines().sender.in_window.fetch_add(1, Ordering::Release);
+        self.lines().sender.in_windows.leave();
     }
 
     /// Whether the peer's queue pair will never take messages again.

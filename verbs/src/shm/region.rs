@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use super::changed_by::{self, Side};
 use super::context::Context;
 use super::domain::Sole;
 use super::events::Channel;
@@ -98,6 +99,15 @@ impl Pages {
             && memory.lent.watcher.get().is_some()
         {
             memory.word().arm();
+        }
+    }
+
+    /// The owner's CPU changes a word by an atomic operation.
+    pub(crate) fn note_atomic(&self, word: *const u8) {
+        if let Pages::Lent(memory) = self
+            && !memory.context.caps().atomics_include_cpu
+        {
+            changed_by::note(word, Side::Owner);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::cell::{CELL_PAYLOAD_BYTES, CellKind, LINE_BYTES, words_of};
+use super::changed_by::{self, Side};
 use super::context::{Context, MTU_BYTES};
 use super::datagram::Destinations;
 use super::discarded::Remains;
@@ -259,7 +260,8 @@ impl SendSide {
             Task::Write { bytes, remote, imm } => self.write(&pair.context, bytes, *remote, *imm),
             Task::Read { room, remote } => self.read(room, *remote),
             Task::Atomic { room, remote, change } => {
-                self.atomic(room, *remote, |word| change.apply(word))
+                let includes_cpu = pair.context.caps().atomics_include_cpu;
+                self.atomic(room, *remote, includes_cpu, |word| change.apply(word))
             }
             Task::BindWindow(bind) => {
                 bind.execute();
@@ -471,6 +473,7 @@ impl SendSide {
         &mut self,
         room: &Room,
         remote: RemoteSlice,
+        includes_cpu: bool,
         change: impl Fn(&AtomicU64) -> u64,
     ) -> Outcome {
         let word = match self.target(remote, Access::REMOTE_ATOMIC) {
@@ -479,6 +482,9 @@ impl SendSide {
         };
         if !remote.addr.is_multiple_of(8) {
             return Outcome::Failed(Status::RemoteInvalidRequest);
+        }
+        if cfg!(debug_assertions) && !includes_cpu {
+            changed_by::note(word, Side::Peers);
         }
         // SAFETY: 8 bytes in range (posting checked the length), and aligned: regions start at a page on
         // both sides, and the address there is a multiple of 8.
@@ -494,12 +500,10 @@ impl SendSide {
 /// `inside` is where the peer was then.
 fn end_accesses(pair: &Pair, inside: &mut Option<u32>) -> Outcome {
     let Some(inbox) = pair.inbox() else { return Outcome::Done(0) };
-    let now = inbox.lines().sender.in_window.load(Ordering::Acquire);
-    let before = *inside.get_or_insert(now);
-    if before & 1 == 0 || now != before {
-        return Outcome::Done(0);
+    match inbox.lines().sender.in_windows.have_ended(inside) {
+        true => Outcome::Done(0),
+        false => Outcome::Wait(Wait::Access),
     }
-    Outcome::Wait(Wait::Access)
 }
 
 /// The answer to the question for a region, which is asked if it is not the last one.

@@ -6,8 +6,8 @@
 //! checked like a region, with one load.
 //!
 //! The initiator's CPU acts as the NIC, so it may be between that check and its last store when the window is invalidated.
-//! Around each access through a window it therefore counts [`in_window`](super::inbox::SenderLine::in_window) up, fences, and
-//! checks once more; an invalidation changes the word, fences, and completes when it has seen the peer outside.
+//! Around each access through a window it therefore tells its peer that it is [inside](super::accesses), and checks once more; an
+//! invalidation changes the word, and completes when it has seen the peer outside.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn halves(low: u32, high: u32) -> u64 {
 }
 
 impl WindowRecord {
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     fn new() -> WindowRecord {
         WindowRecord {
             word: RegionWord::new(),
@@ -209,41 +209,4 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod ring_loom {
-    use super::*;
-    use loom::sync::Arc;
-    use loom::sync::atomic::AtomicU32;
-    use loom::thread;
-
-    /// A peer that writes through a window meets its invalidation: what the owner sees when it has seen the peer outside is the
-    /// last that lands.
-    #[test]
-    fn ring_nothing_lands_behind_an_invalidation() {
-        loom::model(|| {
-            let word = Arc::new(RegionWord::new());
-            let memory = Arc::new(AtomicU32::new(0));
-            let in_window = Arc::new(AtomicU32::new(0));
-            let generation = word.register();
-            let writing = {
-                let (word, memory, in_window) = (word.clone(), memory.clone(), in_window.clone());
-                thread::spawn(move || {
-                    in_window.fetch_add(1, Ordering::Relaxed);
-                    fence(Ordering::SeqCst);
-                    if word.is_alive(generation) {
-                        memory.store(1, Ordering::Relaxed);
-                    }
-                    in_window.fetch_add(1, Ordering::Release);
-                })
-            };
-            word.deregister();
-            fence(Ordering::SeqCst);
-            if in_window.load(Ordering::Acquire) & 1 == 0 {
-                let seen = memory.load(Ordering::Relaxed);
-                writing.join().unwrap();
-                assert_eq!(memory.load(Ordering::Relaxed), seen, "a write behind the invalidation");
-            } else {
-                writing.join().unwrap();
-            }
-        });
-    }
-}
+mod revoke_loom;

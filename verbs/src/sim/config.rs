@@ -6,7 +6,7 @@ use super::durability::Durability;
 use super::nic::Costs;
 use crate::Visibility;
 
-/// How the bytes of a WRITE land in memory.
+/// How the bytes of a WRITE land in memory, and those of a READ are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Landing {
@@ -17,7 +17,8 @@ pub enum Landing {
     /// Piece by piece, lower addresses first; in any order into memory of [relaxed
     /// ordering](crate::Access::RELAXED_ORDERING).
     LeftToRight,
-    /// Piece by piece in any order; the device reports [`Unordered`](crate::WriteOrder::Unordered).
+    /// Piece by piece in any order; the device reports [`Unordered`](crate::WriteOrder::Unordered). A READ reads piece by piece in any order
+    /// too, a cache line as a whole.
     AnyOrder,
 }
 
@@ -104,8 +105,11 @@ impl FaultRates {
 pub struct SimConfig {
     /// The costs of all operations.
     pub costs: Costs,
-    /// How WRITEs land.
+    /// How WRITEs land, and in which order READs read.
     pub landing: Landing,
+    /// How long a peer's atomic takes between its load of the word and its store. What the owner's CPU or a WRITE does to the word meanwhile
+    /// is lost, as on a NIC whose atomics are atomic with each other only. 0: they are atomic with the CPU as well (`IBV_ATOMIC_GLOB`).
+    pub atomic_gap: Duration,
     /// What a completion at the initiator means. With
     /// [`CompletionMeansDelivered`](Visibility::CompletionMeansDelivered), the bytes of a WRITE land up to
     /// [`late`](SimConfig::late) after the acknowledgement.
@@ -128,6 +132,7 @@ impl Default for SimConfig {
         SimConfig {
             costs: Costs::default(),
             landing: Landing::AtOnce,
+            atomic_gap: Duration::ZERO,
             visibility: Visibility::CompletionMeansVisible,
             late: Duration::ZERO,
             durability: Durability::default(),
@@ -148,6 +153,12 @@ impl SimConfig {
     /// Sets [`landing`](SimConfig::landing).
     pub fn landing(mut self, landing: Landing) -> Self {
         self.landing = landing;
+        self
+    }
+
+    /// Sets [`atomic_gap`](SimConfig::atomic_gap).
+    pub fn atomic_gap(mut self, gap: Duration) -> Self {
+        self.atomic_gap = gap;
         self
     }
 

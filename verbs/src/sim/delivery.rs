@@ -31,12 +31,10 @@ impl World {
     pub(super) fn arrive(&mut self, index: u32) {
         let message = &self.messages[index];
         let (to, len) = (message.to, message.wire_len());
-        let landing_ns = match message.kind {
-            Kind::Write(_) => self.landing_ns(len),
-            _ => 0,
-        };
+        let landing_ns = self.landing_ns(index);
         let node = &mut self.nodes[usize::from(to.node)];
         if !node.alive {
+            self.end_transit(index);
             return self.messages.release(index);
         }
         let costs = &self.config.costs;
@@ -78,6 +76,7 @@ impl World {
 
     /// Executes a message.
     pub(super) fn deliver(&mut self, index: u32) {
+        self.end_transit(index);
         let message = &self.messages[index];
         let (kind, class, from, to) = (message.kind, message.class, message.from, message.to);
         let psn = message.psn;
@@ -105,6 +104,7 @@ impl World {
             return self.messages.release(index);
         }
         match (kind, class) {
+            _ if self.messages[index].is_cut => self.deliver_part(index),
             (Kind::Response, _) => self.deliver_response(index),
             (Kind::Datagram { qkey }, _) => self.deliver_datagram(index, qkey),
             (_, QpType::Rc) => self.deliver_reliable(index),
@@ -145,6 +145,7 @@ impl World {
             Outcome::Answered => {}
             Outcome::NotReady => self.answer(to, from, psn, Answer::NotReady),
             Outcome::Refused(answer) => {
+                self.land_front(index, self.messages[index].payload.len());
                 self.answer(to, from, psn, answer);
                 self.break_pair(to);
             }
@@ -158,8 +159,10 @@ impl World {
     /// Handles a message of an unreliable connection: one that does not fit is lost.
     fn deliver_unreliable(&mut self, index: u32) {
         let to = self.messages[index].to;
-        if self.execute(index) == Outcome::TooLong {
-            self.break_pair(to);
+        match self.execute(index) {
+            Outcome::TooLong => self.break_pair(to),
+            Outcome::Refused(_) => self.land_front(index, self.messages[index].payload.len()),
+            Outcome::Done | Outcome::Answered | Outcome::NotReady => {}
         }
     }
 

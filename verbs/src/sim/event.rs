@@ -41,10 +41,12 @@ pub(super) enum Event {
     Arrive(u32),
     /// The other NIC executes it.
     Deliver(u32),
-    /// One piece of a WRITE lands in memory.
+    /// One piece of a WRITE lands in memory, or one of a READ is read.
     Chunk { message: u32, chunk: u32 },
     /// All pieces have landed.
     Landed(u32),
+    /// An atomic stores the word that it has loaded.
+    Swap(u32),
     /// The NIC has the bytes that a READ or an atomic requested.
     Reply(u32),
     /// An answer for message `psn` reaches its sender; `processed`: the sender's NIC has processed it.

@@ -9,6 +9,9 @@ use crate::{CompletionOpcode, QpState, Status};
 impl World {
     /// Completes work request `number` as failed, and flushes all behind it.
     pub(super) fn fail(&mut self, qp: QpId, number: u64, status: Status) {
+        if self.pair(qp).is_some_and(|pair| pair.state != QpState::Error) {
+            self.stop_packets(qp);
+        }
         let Some(pair) = self.pair(qp) else { return };
         pair.state = QpState::Error;
         pair.epoch = pair.epoch.wrapping_add(1);
@@ -97,6 +100,9 @@ impl World {
 
     /// Moves a queue pair to the error state for its owner: sending stops, and the flush follows.
     pub(super) fn break_by_owner(&mut self, qp: QpId) {
+        if self.pair(qp).is_some_and(|pair| pair.state != QpState::Error) {
+            self.stop_packets(qp);
+        }
         let Some(pair) = self.pair(qp) else { return };
         pair.state = QpState::Error;
         pair.epoch = pair.epoch.wrapping_add(1);
@@ -109,9 +115,13 @@ impl World {
         self.events.push(at_ns, Event::Flush(qp));
     }
 
-    /// Destroys a queue pair and its completions. When this returns, the NIC no longer uses its memory.
+    /// Destroys a queue pair: its posted work and its completions are gone, without any completion for them. When this returns, the NIC
+    /// no longer uses its memory.
     pub(super) fn destroy(&mut self, qp: QpId) {
         self.end_dynamic(qp);
+        self.stop_packets(qp);
+        self.land_rest(qp);
+        self.finish_atomics_of(qp);
         let node = &mut self.nodes[usize::from(qp.node)];
         let Some(mut pair) = node.pairs.remove(qp.number) else { return };
         if pair.has_skipped {

@@ -157,6 +157,7 @@ impl World {
     }
 
     fn kill(&mut self, node: u16) {
+        self.drop_memory_work_of(node);
         for number in self.node(node).pairs.numbers() {
             self.destroy(QpId { node, number });
         }

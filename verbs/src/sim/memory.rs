@@ -435,13 +435,28 @@ impl Found {
         }
     }
 
-    /// Changes an aligned word. Returns its old value.
-    pub(super) fn change(&self, change: impl FnOnce(u64) -> u64) -> u64 {
-        let mut word = Vec::with_capacity(8);
-        self.read(&mut word);
-        let old = word.try_into().map_or(0, u64::from_ne_bytes);
-        self.write(0, &change(old).to_ne_bytes());
-        old
+    /// Copies some of its bytes out.
+    pub(super) fn read_part(&self, offset: usize, into: &mut [u8]) {
+        if let Some(source) = self.at(offset as u64, into.len() as u64) {
+            // SAFETY: as for `read`; `into` is the simulator's own.
+            unsafe { copy_forward(into.as_mut_ptr(), source, into.len()) };
+        }
+    }
+
+    /// The first word.
+    pub(super) fn word(&self) -> u64 {
+        let mut word = [0; 8];
+        self.read_part(0, &mut word);
+        u64::from_ne_bytes(word)
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether both begin with the same byte of memory.
+    pub(super) fn is_same_place(&self, other: &Found) -> bool {
+        self.at(0, 0) == other.at(0, 0)
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::{Index, IndexMut};
 
 use super::event::QpId;
 use super::memory::{Found, LocalAddress};
+use super::pieces::Pieces;
 use super::receives::Receive;
 use super::slots::prefetch;
 use super::windows::Bound;
@@ -86,18 +87,27 @@ pub(super) struct Message {
     pub(super) payload: Vec<u8>,
     /// Where the payload is before it is fetched, and its length.
     pub(super) source: Option<(LocalAddress, usize)>,
-    /// A WRITE that is landing.
+    /// It has lost its last packets, and is never acknowledged.
+    pub(super) is_cut: bool,
+    /// A WRITE that is landing, or the answer to a READ that is being read.
     pub(super) landing: Option<Box<Landing>>,
 }
 
-/// A WRITE that lands piece by piece.
+/// A WRITE that lands piece by piece, or a READ that is read so.
 #[derive(Debug)]
 pub(super) struct Landing {
-    pub(super) into: Found,
-    pub(super) chunk_bytes: usize,
+    pub(super) at: Found,
+    pub(super) pieces: Pieces,
+    /// The pieces that have met memory, a bit for each.
+    pub(super) done: u128,
     pub(super) receive: Option<Receive>,
-    pub(super) rkey: u32,
     pub(super) srq: Option<u32>,
+}
+
+impl Landing {
+    pub(super) fn new(at: Found, pieces: Pieces) -> Landing {
+        Landing { at, pieces, done: 0, receive: None, srq: None }
+    }
 }
 
 impl Message {
@@ -180,6 +190,7 @@ impl Message {
             imm: None,
             payload: Vec::new(),
             source: None,
+            is_cut: false,
             landing: None,
         }
     }

@@ -61,6 +61,7 @@
 mod actor;
 mod agenda;
 mod answers;
+mod atomic;
 mod channel;
 mod clock;
 mod completion_queue;
@@ -78,8 +79,10 @@ mod memory;
 mod message;
 mod nic;
 mod node;
+mod packets;
 mod pair;
 mod persistent;
+mod pieces;
 mod post;
 mod power;
 mod queue;

@@ -141,6 +141,7 @@ pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
         max_message: MAX_MESSAGE_BYTES,
         completion_payload: 0,
         atomics: true,
+        atomics_include_cpu: config.atomic_gap.is_zero(),
         srq: true,
         srq_of_other_domain: true,
         flush: true,

@@ -135,6 +135,8 @@ pub(super) struct Pair {
     pub(super) nak_sent: bool,
     /// When the last message's bytes are in memory: none behind it is executed earlier.
     pub(super) landed_ns: u64,
+    /// The WRITE that is landing.
+    pub(super) landing: Option<u32>,
     /// When the last response has its bytes: none behind it leaves earlier.
     pub(super) last_reply_ns: u64,
     /// The results of the last atomics, for a peer that retries.
@@ -184,6 +186,7 @@ impl Pair {
             expected: 0,
             nak_sent: false,
             landed_ns: 0,
+            landing: None,
             last_reply_ns: 0,
             atomics: VecDeque::new(),
             dynamic: None,

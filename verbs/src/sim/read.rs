@@ -1,9 +1,11 @@
-//! READs and atomics: requests that are answered with bytes of memory.
+//! READs: requests that are answered with bytes of memory.
 
+use super::config::Landing as How;
 use super::delivery::Outcome;
 use super::event::{Answer, Event};
-use super::message::Kind;
-use super::node::MAX_RD_ATOMIC;
+use super::memory::Found;
+use super::message::{Kind, Landing};
+use super::pieces::Pieces;
 use super::world::World;
 use crate::{Access, QpType, RemoteSlice};
 
@@ -16,41 +18,52 @@ impl World {
             return Outcome::Refused(Answer::AccessError);
         };
         self.push_queue(to.node);
-        self.respond_with(index, self.now_ns, |payload| found.read(payload));
+        let pieces = Pieces::of(remote.addr, remote.len);
+        if self.reads_slowly(&pieces) {
+            self.read_slowly(index, found, pieces);
+        } else {
+            self.respond_with(index, self.now_ns, |payload| found.read(payload));
+        }
         Outcome::Answered
     }
 
-    pub(super) fn atomic(
-        &mut self,
-        index: u32,
-        remote: RemoteSlice,
-        change: impl FnOnce(u64) -> u64,
-    ) -> Outcome {
-        let (to, psn) = (self.messages[index].to, self.messages[index].psn);
-        let Some(pd) = self.pair(to).map(|pair| pair.pd) else { return Outcome::Answered };
-        let regions = &self.nodes[usize::from(to.node)].regions;
-        let Some(found) = regions.find(remote, Access::REMOTE_ATOMIC, pd, to.number) else {
-            return Outcome::Refused(Answer::AccessError);
-        };
-        if !remote.addr.is_multiple_of(8) {
-            return Outcome::Refused(Answer::InvalidRequest);
+    /// Whether the pieces of a READ are read one after the other.
+    fn reads_slowly(&self, pieces: &Pieces) -> bool {
+        self.config.landing == How::AnyOrder && pieces.count() > 1
+    }
+
+    /// How long a READ may take, from its delivery on, until its last piece is read.
+    pub(super) fn reading_ns(&self, remote: RemoteSlice) -> u64 {
+        let pieces = Pieces::of(remote.addr, remote.len);
+        if self.reads_slowly(&pieces) {
+            self.config.costs.landing(pieces.count() as u64) + 1
+        } else {
+            0
         }
-        self.push_queue(to.node);
-        let old = found.change(change);
-        self.record_landing(to.node, found.span(0, 8));
-        if found.watched {
-            self.wake_watchers(to.node, found.rkey);
+    }
+
+    /// Reads the pieces in any order: what stores and WRITEs change meanwhile is seen in some of them.
+    fn read_slowly(&mut self, index: u32, found: Found, pieces: Pieces) {
+        let order = pieces.order(How::AnyOrder, self.config.costs.mtu_bytes, &mut self.dice);
+        let read_ns = self.now_ns + self.config.costs.landing(order.len() as u64);
+        let len = found.len() as usize;
+        let response = self.respond_with(index, read_ns, |payload| payload.resize(len, 0));
+        self.messages[response].landing = Some(Box::new(Landing::new(found, pieces)));
+        for (place, chunk) in order.into_iter().enumerate() {
+            let at_ns = self.now_ns + self.config.costs.landing(place as u64);
+            self.events.push(at_ns, Event::Chunk { message: response, chunk });
         }
-        if let Some(pair) = self.pair(to) {
-            if pair.atomics.len() == MAX_RD_ATOMIC {
-                pair.atomics.pop_front();
-            }
-            pair.atomics.push_back((psn, old));
-        }
-        self.respond_with(index, self.now_ns, |payload| {
-            payload.extend_from_slice(&old.to_ne_bytes());
-        });
-        Outcome::Answered
+    }
+
+    /// Reads one piece for a response. If its queue pair is gone, the response is never sent.
+    pub(super) fn read_chunk(&mut self, index: u32, chunk: u32) {
+        let (of, psn) = (self.messages[index].from, self.messages[index].psn);
+        let message = &mut self.messages[index];
+        let Some(landing) = &message.landing else { return };
+        let range = landing.pieces.range(chunk);
+        landing.at.read_part(range.start, &mut message.payload[range]);
+        self.trace.mix(self.now_ns << 16 ^ u64::from(chunk));
+        self.note(of, || format!("reads piece {chunk} for message {psn}"));
     }
 
     /// Handles a request that was already executed: its answer was lost. A READ reads again; an atomic is
@@ -82,13 +95,13 @@ impl World {
         }
     }
 
-    /// Creates the response to a request, and sends it when its bytes, requested at `from_ns`, are in the NIC.
+    /// Creates the response to a request, and sends it when its bytes, requested at `from_ns`, are in the NIC. Returns its message.
     pub(super) fn respond_with(
         &mut self,
         request: u32,
         from_ns: u64,
         fill: impl FnOnce(&mut Vec<u8>),
-    ) {
+    ) -> u32 {
         let message = &self.messages[request];
         let (from, to, psn) = (message.from, message.to, message.psn);
         let index = self.messages.insert(QpType::Rc, Kind::Response, to, from);
@@ -103,11 +116,13 @@ impl World {
             pair.last_reply_ns = at_ns;
         }
         self.events.push(at_ns, Event::Reply(index));
+        index
     }
 
     /// Handles the arrival of a response's bytes in the NIC.
     pub(super) fn reply(&mut self, index: u32) {
         let from = self.messages[index].from;
+        self.messages[index].landing = None;
         if self.pair(from).is_some() {
             self.transmit(index, self.now_ns);
         }

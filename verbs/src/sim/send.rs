@@ -174,7 +174,10 @@ impl World {
         let to_itself = from.node == to.node;
         let nic = &mut self.nodes[usize::from(from.node)].nic;
         let sent = nic.transmit(&self.config.costs, at_ns, len, to_itself);
-        let Some(delay_ns) = self.draw_wire_delay(from, to, class) else { return sent.gone_ns };
+        let Some(delay_ns) = self.draw_wire_delay(from, to, class) else {
+            self.lose_in_part(index, sent.arrives_ns);
+            return sent.gone_ns;
+        };
         let mut arrives_ns = sent.arrives_ns.saturating_add(delay_ns);
         if datagram {
             if let Some(delay_ns) = self.draw_copy_delay(from, to) {
@@ -184,6 +187,7 @@ impl World {
         } else if let Some(pair) = self.pair(from) {
             arrives_ns = arrives_ns.max(pair.last_arrival_ns);
             pair.last_arrival_ns = arrives_ns;
+            self.note_transit(index, sent, arrives_ns);
         }
         self.messages.hold(index);
         self.events.push(arrives_ns, Event::Arrive(index));

@@ -5,12 +5,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::actor::Schedule;
 use super::agenda::Agenda;
+use super::atomic::PendingAtomic;
 use super::config::SimConfig;
 use super::event::{Event, QpId};
 use super::faults::Fault;
 use super::memory::Publication;
 use super::message::Messages;
 use super::node::NodeState;
+use super::packets::Transit;
 use super::slots::Slots;
 use super::trace::Trace;
 use crate::dice::Dice;
@@ -26,6 +28,10 @@ pub(crate) struct World {
     pub(super) config: SimConfig,
     pub(super) nodes: Vec<NodeState>,
     pub(super) messages: Messages,
+    /// WRITEs of several packets on their way.
+    pub(super) transits: Vec<Transit>,
+    /// Atomics that have loaded their word and not stored it.
+    pub(super) atomics: Vec<PendingAtomic>,
     /// Stores that have not taken effect.
     pub(super) publications: Slots<Publication>,
     pub(super) actors: Schedule,
@@ -66,6 +72,8 @@ impl World {
             config,
             nodes: Vec::new(),
             messages: Messages::default(),
+            transits: Vec::new(),
+            atomics: Vec::new(),
             publications: Slots::default(),
             actors: Schedule::default(),
             cut: BTreeSet::new(),
@@ -100,6 +108,7 @@ impl World {
                 Event::Arrive(message)
                 | Event::Deliver(message)
                 | Event::Landed(message)
+                | Event::Swap(message)
                 | Event::Reply(message),
             ) => self.messages.fetch_ahead(message),
             Some(Event::Launch { qp, .. } | Event::Answer { to: qp, .. }) => {
@@ -143,6 +152,7 @@ impl World {
             Event::Chunk { message, chunk } => self.land_chunk(message, chunk),
             Event::Landed(message) => self.finish_landing(message),
             Event::Reply(message) => self.reply(message),
+            Event::Swap(message) => self.finish_atomic(message),
             Event::Answer { to, psn, answer, processed } => {
                 self.handle_answer(to, psn, answer, processed)
             }

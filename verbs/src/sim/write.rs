@@ -2,22 +2,12 @@
 
 use super::config::{Landing as How, nanos};
 use super::delivery::Outcome;
-use super::event::{Answer, Event};
+use super::event::{Answer, Event, QpId};
 use super::memory::FIRST_ADDRESS;
-use super::message::Landing;
+use super::message::{Kind, Landing};
+use super::pieces::Pieces;
 use super::world::World;
 use crate::{Access, CompletionOpcode, QpType, RemoteSlice, Status, Visibility};
-
-/// The most pieces in which a WRITE lands; more would only slow the simulation down.
-const MAX_CHUNKS: usize = 64;
-
-/// The smallest piece of a landing WRITE: a cache line.
-const LINE_BYTES: usize = 64;
-
-/// The size of the pieces in which `len` bytes land.
-fn chunk_bytes(len: usize) -> usize {
-    len.div_ceil(MAX_CHUNKS).next_multiple_of(LINE_BYTES)
-}
 
 impl World {
     /// Whether WRITEs land later than they are delivered.
@@ -30,15 +20,23 @@ impl World {
         self.config.visibility == Visibility::CompletionMeansDelivered
     }
 
-    /// How long after its delivery a WRITE may take to land. The next message may be delivered after that: not at
-    /// the very time of the last piece, as its event may have been inserted earlier.
-    pub(super) fn landing_ns(&self, len: u64) -> u64 {
-        if len == 0 || !self.lands_slowly() {
-            return 0;
+    /// How long after its delivery a request may take until its last byte has met memory. The next message may be delivered after that: not
+    /// at the very time of the last piece, as its event may have been inserted earlier.
+    pub(super) fn landing_ns(&self, index: u32) -> u64 {
+        let message = &self.messages[index];
+        match message.kind {
+            Kind::Write(remote) if remote.len > 0 && !message.is_cut && self.lands_slowly() => {
+                let pieces = Pieces::of(remote.addr, remote.len).count();
+                let late_ns = if self.is_late() { nanos(self.config.late) } else { 0 };
+                self.config.costs.landing(pieces as u64) + late_ns + 1
+            }
+            Kind::Read(remote) => self.reading_ns(remote),
+            Kind::CompareAndSwap { .. } | Kind::FetchAdd { .. } => {
+                let gap_ns = nanos(self.config.atomic_gap);
+                gap_ns + u64::from(gap_ns > 0)
+            }
+            _ => 0,
         }
-        let chunks = len.div_ceil(chunk_bytes(len as usize) as u64);
-        let late_ns = if self.is_late() { nanos(self.config.late) } else { 0 };
-        self.config.costs.landing(chunks) + late_ns + 1
     }
 
     /// Executes a WRITE, or begins to.
@@ -61,9 +59,8 @@ impl World {
         };
         if remote.len > 0 && self.lands_slowly() {
             let srq = self.pair(to).and_then(|pair| pair.srq);
-            let chunk_bytes = chunk_bytes(remote.len as usize);
-            let rkey = into.rkey;
-            let landing = Landing { into, chunk_bytes, receive, rkey, srq };
+            let pieces = Pieces::of(remote.addr, remote.len);
+            let landing = Landing { receive, srq, ..Landing::new(into, pieces) };
             return self.begin_landing(index, landing);
         }
         into.write(0, &self.messages[index].payload);
@@ -79,20 +76,18 @@ impl World {
     }
 
     fn begin_landing(&mut self, index: u32, landing: Landing) -> Outcome {
-        let chunks = self.messages[index].payload.len().div_ceil(landing.chunk_bytes);
-        let mut order: Vec<u32> = (0..chunks as u32).collect();
-        let relaxed = landing.into.access.contains(Access::RELAXED_ORDERING);
-        match self.config.landing {
-            How::AnyOrder => self.dice.shuffle(&mut order),
-            How::LeftToRight if relaxed => self.dice.shuffle(&mut order),
-            How::LeftToRight | How::AtOnce => {}
-        }
+        let relaxed = landing.at.access.contains(Access::RELAXED_ORDERING);
+        let how = match self.config.landing {
+            How::LeftToRight if relaxed => How::AnyOrder,
+            how => how,
+        };
+        let order = landing.pieces.order(how, self.config.costs.mtu_bytes, &mut self.dice);
         let late_ns = match self.is_late() {
             true => self.dice.below(nanos(self.config.late).saturating_add(1)),
             false => 0,
         };
         let begin_ns = self.now_ns + late_ns;
-        let end_ns = begin_ns + self.config.costs.landing(chunks as u64);
+        let end_ns = begin_ns + self.config.costs.landing(order.len() as u64);
         for (place, chunk) in order.into_iter().enumerate() {
             let at_ns = match self.config.landing {
                 How::AtOnce => end_ns,
@@ -100,31 +95,83 @@ impl World {
             };
             self.events.push(at_ns, Event::Chunk { message: index, chunk });
         }
+        let to = self.messages[index].to;
+        if let Some(pair) = self.pair(to) {
+            pair.landing = Some(index);
+        }
         self.messages[index].landing = Some(Box::new(landing));
         self.messages.hold(index);
         self.events.push(end_ns, Event::Landed(index));
         if self.is_late() { Outcome::Done } else { Outcome::Answered }
     }
 
-    /// Lets one piece of a WRITE land, unless its queue pair is gone: then it never does.
+    /// Lets one piece of a WRITE land, unless its queue pair has stopped: see [`finish_packets`](World::finish_packets).
     pub(super) fn land_chunk(&mut self, index: u32, chunk: u32) {
-        let (to, psn) = (self.messages[index].to, self.messages[index].psn);
-        if self.pair(to).is_none() {
-            return;
+        if matches!(self.messages[index].kind, Kind::Response) {
+            return self.read_chunk(index, chunk);
         }
-        let message = &self.messages[index];
-        let Some(landing) = &message.landing else { return };
-        let start = chunk as usize * landing.chunk_bytes;
-        let end = (start + landing.chunk_bytes).min(message.payload.len());
-        landing.into.write(start, &message.payload[start..end]);
-        let len = end - start;
-        let span = landing.into.span(start, len);
-        let rkey = landing.rkey;
+        let to = self.messages[index].to;
+        if self.pair(to).is_some_and(|pair| pair.landing == Some(index)) {
+            self.land_piece(index, chunk);
+        }
+    }
+
+    fn land_piece(&mut self, index: u32, chunk: u32) {
+        let message = &mut self.messages[index];
+        let (to, psn) = (message.to, message.psn);
+        let Some(landing) = &mut message.landing else { return };
+        let range = landing.pieces.range(chunk);
+        landing.done |= 1 << chunk;
+        landing.at.write(range.start, &message.payload[range.clone()]);
+        let span = landing.at.span(range.start, range.len());
+        let rkey = landing.at.rkey;
         self.trace.mix(self.now_ns << 16 ^ u64::from(chunk));
-        self.note(to, || format!("has piece {chunk} of message {psn}: {len} bytes from {start}"));
+        self.note(to, || {
+            format!(
+                "has piece {chunk} of message {psn}: {} bytes from {}",
+                range.len(),
+                range.start
+            )
+        });
         self.record_landing(to.node, span);
         // Also those who watch only since the message was delivered.
         self.wake_watchers(to.node, rkey);
+    }
+
+    /// A queue pair stops: of the WRITE that is landing, the packets land of which there is something already, and those before them.
+    /// One that is acknowledged is not failed, and lands whole.
+    pub(super) fn finish_packets(&mut self, qp: QpId) {
+        if self.is_late() {
+            return;
+        }
+        let Some(index) = self.pair(qp).and_then(|pair| pair.landing) else { return };
+        let Some(landing) = &self.messages[index].landing else { return };
+        let begun =
+            (0..landing.pieces.count() as u32).filter(|piece| landing.done >> piece & 1 == 1);
+        let end = begun.map(|piece| landing.pieces.range(piece).end).max().unwrap_or(0);
+        let mtu = self.config.costs.mtu_bytes.max(1) as usize;
+        self.land_missing(index, end.next_multiple_of(mtu));
+        if let Some(pair) = self.pair(qp) {
+            pair.landing = None;
+        }
+    }
+
+    /// A queue pair is being destroyed: what it has acknowledged lands now.
+    pub(super) fn land_rest(&mut self, qp: QpId) {
+        if let Some(index) = self.pair(qp).and_then(|pair| pair.landing.take()) {
+            self.land_missing(index, usize::MAX);
+        }
+    }
+
+    /// Lets the pieces before `end` land that have not.
+    fn land_missing(&mut self, index: u32, end: usize) {
+        let Some(landing) = &self.messages[index].landing else { return };
+        let (pieces, done) = (landing.pieces, landing.done);
+        let missing = (0..pieces.count() as u32).filter(|piece| done >> piece & 1 == 0);
+        let missing: Vec<u32> = missing.filter(|piece| pieces.range(*piece).end <= end).collect();
+        for piece in missing {
+            self.land_piece(index, piece);
+        }
     }
 
     /// Handles a WRITE whose pieces have all landed.
@@ -134,6 +181,9 @@ impl World {
             (message.from, message.to, message.psn, message.imm, message.class);
         let len = message.payload.len() as u32;
         let landing = message.landing.take();
+        if let Some(pair) = self.pair(to) {
+            pair.landing.take_if(|landing| *landing == index);
+        }
         let accepts = self.pair(to).map(|pair| pair.accepts_messages());
         if let Some(Landing { receive: Some(receive), srq, .. }) = landing.map(|landing| *landing) {
             let opcode = CompletionOpcode::RecvWriteWithImm;
@@ -164,22 +214,5 @@ impl World {
             self.answer(to, from, psn, Answer::Done);
         }
         self.messages.release(index);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_are_whole_lines_and_not_too_many() {
-        for len in [1, 63, 64, 65, 4096, 4097, 100_000, 128 << 20] {
-            let size = chunk_bytes(len);
-            assert!(
-                size.is_multiple_of(LINE_BYTES) && len.div_ceil(size) <= MAX_CHUNKS,
-                "{len}: {size}"
-            );
-        }
-        assert_eq!(chunk_bytes(4096), 64);
     }
 }

@@ -6,6 +6,7 @@ mod datagrams;
 mod dynamic;
 mod faults;
 mod landing;
+mod one_sided;
 mod persistence;
 mod repeatable;
 mod rig;

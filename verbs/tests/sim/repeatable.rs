@@ -119,7 +119,7 @@ fn run(seed: u64) -> (u64, Vec<String>) {
 
 /// The hash of the run with seed 1, on any machine and in any build. A change of the rack's behaviour or of
 /// its costs changes it: update it then.
-const HASH_OF_SEED_1: u64 = 0xe311_dbab_4eca_296c;
+const HASH_OF_SEED_1: u64 = 0x7093_3895_5a24_f5e7;
 
 #[test]
 fn a_seed_always_gives_the_same_run_and_another_seed_a_different_one() {

@@ -10,6 +10,7 @@ pub(crate) mod lifetime;
 pub(crate) mod limits;
 pub(crate) mod many;
 pub(crate) mod model;
+pub(crate) mod one_sided;
 pub(crate) mod operations;
 pub(crate) mod ordering;
 pub(crate) mod persistence;

@@ -63,4 +63,4 @@ pub use work::NicCounters;
 
 pub(super) use cache::Arrival;
 pub(super) use doorbell::Doorbells;
-pub(super) use work::{BIND_LINES, Context, INVALIDATE_LINES, Inbound, Nic, Work, wqe_lines};
+pub(super) use work::{BIND_LINES, Context, INVALIDATE_LINES, Inbound, Nic, Sent, Work, wqe_lines};
