@@ -87,12 +87,7 @@ impl CallContext {
 
     /// A handler runs, for a caller that is unknown so far.
     #[inline]
-    pub(super) fn enter(
-        deadline: Instant,
-        now: Instant,
-        cancelled: bool,
-        client: ClientKey,
-    ) {
+    pub(super) fn enter(deadline: Instant, now: Instant, cancelled: bool, client: ClientKey) {
         let ClientKey { transport, id: client } = client;
         let is_identified = false;
         let current = Current { deadline, now, cancelled, is_identified, transport, client };
