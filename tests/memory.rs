@@ -7,6 +7,9 @@ mod addresses;
 mod cases;
 #[path = "memory/lender.rs"]
 mod lender;
+#[cfg(feature = "sim")]
+#[path = "memory/rack.rs"]
+mod on_rack;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -88,7 +91,15 @@ macro_rules! over_each_backend {
         mod rack {$(
             #[test]
             fn $case() {
-                super::on_a_rack(super::cases::$case);
+                crate::on_rack::run(super::cases::$case);
+            }
+        )+}
+
+        #[cfg(feature = "sim")]
+        mod one_sided_on_rack {$(
+            #[test]
+            fn $case() {
+                crate::on_rack::run_one_sided(super::cases::$case);
             }
         )+}
     };
@@ -105,30 +116,6 @@ over_each_backend! {
     a_revoked_lend_gives_errors_and_never_the_next_bytes;
     a_lease_ends_by_itself_and_not_before;
     a_region_that_is_dropped_takes_its_lends_along;
-}
-
-/// Runs a case over backends of a simulated rack.
-#[cfg(feature = "sim")]
-fn on_a_rack<F: Future<Output = ()> + 'static>(case: impl Fn(Borrowed) -> F + Copy + 'static) {
-    use farcall::rack::Rack;
-    for backend in ["write_imm", "datagram", "rfp"] {
-        let mut rack = Rack::new(11);
-        let [server, client] = [(); 2].map(|()| rack.add_node());
-        let address = format!("sim://{server}/memory?backend={backend}");
-        let lender = Lender::new();
-        let builder = Server::builder()
-            .service(LenderServer::new(lender.clone()))
-            .service(MemoryServer::new(lender.memory.clone()));
-        let _serving = rack.serve(&address, builder).unwrap();
-        let ended = rack.run(client, async move |host| {
-            let options = farcall::ChannelOptions::default()
-                .also(<RemoteMemory as farcall::ServiceClient>::DESCRIPTION);
-            let lender: LenderClient = host.connect_with(&address, &options).await.unwrap();
-            let memory = RemoteMemory::on(lender.channel()).unwrap();
-            case(Borrowed { memory, lender }).await;
-        });
-        assert!(ended.is_some(), "{backend}: it did not end");
-    }
 }
 
 #[test]

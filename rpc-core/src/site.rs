@@ -8,7 +8,7 @@ use crate::metrics::Refusals;
 use crate::time::Instant;
 use core::any::Any;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use core::task::Waker;
 use core::time::Duration;
 use crossbeam_utils::CachePadded;
@@ -17,6 +17,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Wake;
 use std::thread::{self, Thread};
+
+mod companion;
+
+pub use companion::{Caller, Companion};
 
 /// No sleep is longer.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
@@ -84,6 +88,8 @@ struct Inner {
     asleep: CachePadded<AtomicU32>,
     state: Mutex<State>,
     refusals: Arc<Refusals>,
+    has_companions: AtomicBool,
+    companions: Mutex<Vec<Weak<dyn Companion>>>,
 }
 
 #[derive(Default)]
@@ -177,6 +183,8 @@ impl Site {
                 ..State::default()
             }),
             refusals: Arc::default(),
+            has_companions: AtomicBool::new(false),
+            companions: Mutex::default(),
         };
         Site { inner: Arc::new(inner) }
     }
@@ -239,6 +247,12 @@ impl Site {
         let shared: Arc<dyn SiteResource> = resource.clone();
         state.resources.push(Arc::downgrade(&shared));
         Ok(resource)
+    }
+
+    /// The resources of this type that the transports of the site share at present.
+    pub fn shared<T: SiteResource>(&self) -> Vec<Arc<T>> {
+        let all = self.resources().into_iter().map(|it| it as Arc<dyn Any + Send + Sync>);
+        all.filter_map(|it| it.downcast().ok()).collect()
     }
 
     fn resources(&self) -> Vec<Arc<dyn SiteResource>> {

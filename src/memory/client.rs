@@ -43,9 +43,9 @@ pub enum Carrier {
     /// As calls of a built-in service: a thread of the server does them. What is written is visible at the server when the operation has
     /// ended, and lost with the server's process.
     Calls,
-    /// The client does them itself, by a queue pair of its own, without the server's CPU. It does so from its second operation on a lend on,
-    /// if that has no lease, for up to 64 KiB; the others travel as calls. What is written is visible at the server when the operation has
-    /// ended, and lost with the server's process.
+    /// The client's device does them, by a queue pair of its own, without the server's CPU. It does so from its second operation on a lend
+    /// on, for up to 64 KiB; the others travel as calls. What is written is visible at the server when the operation has ended, and lost
+    /// with the server's process.
     OneSided,
 }
 
@@ -68,12 +68,16 @@ impl RemoteMemory {
         self.calls.channel()
     }
 
-    /// Does operations one-sided from now on, where that is possible: on shared memory, of a server of this user and machine whose memory is
-    /// [`Memory::new`](super::Memory::new)'s. The queue pair is opened when it is first used, and again after a lend was revoked that was in
+    /// Does operations one-sided from now on, where that is possible: over the RDMA device or the simulated NIC of the connection, if the
+    /// server's memory is [on](super::Memory::on) a device of that kind; or on shared memory, of a server of this user and machine whose memory
+    /// is [`Memory::new`](super::Memory::new)'s. The queue pair is opened when it is first used, and again after a lend was revoked that was in
     /// use. Clones share it. What an operation does, and which errors it gives, does not change; [`caps`](Self::caps) tells whether there is
     /// one.
+    ///
+    /// Any number of operations may be under way. So many are posted at once as the queue pair takes, further ones wait for their turn, and
+    /// beyond some thousands there is [`Full`](MemoryError::Full).
     pub fn one_sided(self) -> RemoteMemory {
-        let lane = self.lane.clone().or_else(|| Some(SharedLane::new()));
+        let lane = self.lane.clone().or_else(|| Some(SharedLane::new(self.channel().site())));
         RemoteMemory { lane, ..self }
     }
 
@@ -110,7 +114,8 @@ impl RemoteMemory {
                 Outcome::Read(bytes) => Some(bytes),
                 _ => None,
             };
-            return MemoryCall::of_one(lane.post(&self.calls, vec![operation]), read);
+            let batch = lane.post(&self.calls, vec![operation], Vec::new());
+            return MemoryCall::of_one(batch, read);
         }
         let len = at.len();
         MemoryCall::of(self.calls.read(*at), move |bytes| match bytes.len() as u64 == len {
@@ -134,7 +139,8 @@ impl RemoteMemory {
             (Ok(()), None) => MemoryCall::of(self.calls.write(*at, bytes), Ok),
             (Ok(()), Some(lane)) => {
                 let written = |outcome| (outcome == Outcome::Written).then_some(());
-                MemoryCall::of_one(lane.post(&self.calls, vec![operation]), written)
+                let batch = lane.post(&self.calls, vec![operation], Vec::new());
+                MemoryCall::of_one(batch, written)
             }
         }
     }
@@ -158,20 +164,20 @@ impl RemoteMemory {
 
     fn atomic(&self, operation: Operation) -> MemoryCall<u64> {
         match operation.check() {
-            Ok(()) => MemoryCall::of_one(self.post(vec![operation]), |it| it.word()),
+            Ok(()) => MemoryCall::of_one(self.post(vec![operation], Vec::new()), |it| it.word()),
             Err(why) => MemoryCall::refused(why),
         }
     }
 
     /// Several operations that travel together, and are done in their order until one fails.
     pub fn batch(&self) -> Batch {
-        Batch { memory: self.clone(), operations: Vec::new() }
+        Batch { memory: self.clone(), operations: Vec::new(), fences: Vec::new() }
     }
 
-    fn post(&self, operations: Vec<Operation>) -> BatchCall {
+    fn post(&self, operations: Vec<Operation>, fences: Vec<u32>) -> BatchCall {
         let len = operations.len();
         match &self.lane {
-            Some(lane) => lane.post(&self.calls, operations),
+            Some(lane) => lane.post(&self.calls, operations, fences),
             None => BatchCall::of(self.calls.batch(operations), len),
         }
     }
@@ -195,6 +201,8 @@ impl ServiceClient for RemoteMemory {
 pub struct Batch {
     memory: RemoteMemory,
     operations: Vec<Operation>,
+    /// The indices of operations that begin when those before them have ended, ascending.
+    fences: Vec<u32>,
 }
 
 impl Batch {
@@ -218,9 +226,13 @@ impl Batch {
         self.with(at, Action::FetchAdd { add })
     }
 
-    /// What follows begins when what is before has ended. Where operations travel as calls this is so in any case; other carriers may begin
-    /// a later operation while an earlier read or atomic one is under way.
-    pub fn fence(self) -> Self {
+    /// What follows begins when what is before has ended. Where operations travel as calls this is so in any case; a device may begin a
+    /// later operation while an earlier read or atomic one is under way.
+    pub fn fence(mut self) -> Self {
+        let at = self.operations.len() as u32;
+        if at > 0 && self.fences.last() != Some(&at) {
+            self.fences.push(at);
+        }
         self
     }
 
@@ -243,7 +255,7 @@ impl Batch {
                 return BatchCall::refused(refused(at, why));
             }
         }
-        self.memory.post(self.operations)
+        self.memory.post(self.operations, self.fences)
     }
 }
 

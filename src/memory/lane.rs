@@ -3,27 +3,51 @@
 use std::fmt;
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
+use farcall_core::site::{Companion, Site};
+use farcall_core::time::{Instant, Progress};
+use farcall_core::transport::Armed;
 use farcall_transports::remote_memory::{
-    Action, BatchError, ClientLane, MemoryError, Operation, Outcome, Posted, Remote,
+    Action, BatchError, ClientLane, LaneBatch, LaneEnd, Operation, Outcome, Remote, lane_devices,
 };
-
-use farcall_verbs::process_word;
+use farcall_verbs::{Device, process_word};
 
 use super::operation::{BatchCall, MemoryCall, Pending, gone};
 use super::service::LentMemoryClient;
 use crate::{Bytes, CallError};
+
+/// So often a thread that waits polls the lane before it sleeps until its operation has ended: for some 100 microseconds.
+const POLLS_BEFORE_SLEEP: u32 = 4096;
+
+/// So many of these polls follow each other at once; after the others, the thread yields its core.
+const SPINS: u32 = 64;
+
+/// How much longer than its deadline a thread that waits sleeps at most: whoever drives the site ends the operation then.
+const GRACE: Duration = Duration::from_millis(5);
 
 /// The lane of a client and its clones.
 #[derive(Clone)]
 pub(super) struct SharedLane {
     /// Of the process that has the lane. A forked child has none, and must not touch its parent's.
     process: u64,
-    lane: Arc<Mutex<Lane>>,
+    cell: Arc<LaneCell>,
+}
+
+/// A lane, which is driven by who waits for an operation on it, and by the site's thread for those who sleep.
+struct LaneCell {
+    lane: Mutex<Lane>,
+    site: Site,
+    /// How many of the devices at the site the owner has refused.
+    refused: AtomicUsize,
+    /// Those who sleep until an operation has ended.
+    sleepers: AtomicUsize,
+    /// The site gives it turns: as of the first sleeper.
+    is_attached: AtomicBool,
 }
 
 #[derive(Default)]
@@ -42,11 +66,81 @@ enum Next {
     End(Result<Vec<Outcome>, BatchError>),
     Open(MemoryCall<()>),
     Call(BatchCall),
+    Wait(Arc<LaneBatch>),
+}
+
+impl LaneCell {
+    fn lock(&self) -> MutexGuard<'_, Lane> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what has completed on the lane, and wakes who waits for it.
+    fn drive(&self, now: Instant) -> Progress {
+        let mut woken = Vec::new();
+        let mut lane = self.lock();
+        let Lane::Open(open) = &mut *lane else { return Progress::IDLE };
+        let progress = open.poll(now, &mut woken);
+        if open.is_over() {
+            *lane = Lane::Closed;
+        }
+        drop(lane);
+        woken.into_iter().for_each(Waker::wake);
+        progress
+    }
+
+    /// The owner does not connect to this device. The next one is tried with the next operation, if there is one.
+    fn refuse(&self) -> Lane {
+        let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        if refused < self.devices().len() { Lane::Closed } else { Lane::Unavailable }
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        lane_devices(&self.site)
+    }
+
+    /// A lane on the next device that has not been refused.
+    fn prepare(&self) -> Option<ClientLane> {
+        let refused = self.refused.load(Ordering::Relaxed);
+        let device = self.devices().into_iter().nth(refused)?;
+        ClientLane::prepare(&device, &self.site).ok()
+    }
+
+    fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// Who waits without sleeping drives the lane.
+impl Companion for LaneCell {
+    fn turn(&self, now: Instant) -> Progress {
+        if self.has_sleepers() { self.drive(now) } else { Progress::IDLE }
+    }
+
+    fn arm(&self) -> Armed {
+        if !self.has_sleepers() {
+            return Armed::ByWaker;
+        }
+        let armed = match &mut *self.lock() {
+            Lane::Open(open) => open.arm(),
+            _ => Armed::ByWaker,
+        };
+        // What has completed before made no event.
+        let progress = self.drive(self.site.now());
+        if progress.is_idle() { armed } else { Armed::No }
+    }
 }
 
 impl SharedLane {
-    pub(super) fn new() -> SharedLane {
-        SharedLane { process: this_process(), lane: Arc::default() }
+    /// The lane of a client whose channel has this site.
+    pub(super) fn new(site: &Site) -> SharedLane {
+        let cell = Arc::new(LaneCell {
+            lane: Mutex::default(),
+            site: site.clone(),
+            refused: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
+            is_attached: AtomicBool::new(false),
+        });
+        SharedLane { process: this_process(), cell }
     }
 
     fn is_here(&self) -> bool {
@@ -54,60 +148,70 @@ impl SharedLane {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lane> {
-        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cell.lock()
     }
 
     pub(super) fn is_open(&self) -> bool {
         self.is_here() && matches!(&*self.lock(), Lane::Open(_))
     }
 
-    /// Does operations, which were checked, in their order.
-    pub(super) fn post(&self, calls: &LentMemoryClient, operations: Vec<Operation>) -> BatchCall {
+    /// Does operations, which were checked, in their order. Those at the indices of `fences` begin when those before them have ended.
+    pub(super) fn post(
+        &self,
+        calls: &LentMemoryClient,
+        operations: Vec<Operation>,
+        fences: Vec<u32>,
+    ) -> BatchCall {
         let (lane, calls) = (self.clone(), calls.clone());
+        let timeout = calls.channel().default_timeout();
         let stage = Stage::Begin { may_open: true };
-        BatchCall::pending(OnLane { lane, calls, operations, timeout: None, stage })
+        BatchCall::pending(OnLane {
+            lane,
+            calls,
+            operations,
+            fences,
+            timeout,
+            deadline: None,
+            done: Vec::new(),
+            is_asleep: false,
+            stage,
+        })
     }
 
     /// The first step, or the one after the lane was to be opened.
-    fn begin(
-        &self,
-        calls: &LentMemoryClient,
-        operations: &mut Vec<Operation>,
-        may_open: bool,
-    ) -> Next {
+    fn begin(&self, batch: &mut Begun<'_>, may_open: bool) -> Next {
         if !self.is_here() {
-            return Next::Call(plain(calls, operations));
+            return Next::Call(plain(batch.calls, batch.operations));
         }
         let mut lane = self.lock();
         if may_open && let Lane::Closed = &*lane {
-            return match ClientLane::prepare() {
-                Ok(prepared) => {
-                    let endpoint = prepared.endpoint();
-                    *lane = Lane::Opening(prepared);
-                    drop(lane);
-                    Next::Open(self.open(calls, endpoint))
-                }
-                Err(_) => {
-                    *lane = Lane::Unavailable;
-                    drop(lane);
-                    self.begin(calls, operations, false)
-                }
+            if let Some(prepared) = self.cell.prepare() {
+                let endpoint = prepared.endpoint();
+                *lane = Lane::Opening(prepared);
+                drop(lane);
+                return Next::Open(self.open(batch.calls, endpoint));
+            }
+            *lane = Lane::Unavailable;
+        }
+        let Lane::Open(open) = &mut *lane else {
+            drop(lane);
+            return Next::Call(plain(batch.calls, batch.operations));
+        };
+        if batch.operations.iter().all(|operation| open.can_execute(operation)) {
+            let (operations, fences) = (mem::take(batch.operations), mem::take(batch.fences));
+            let posted = Arc::new(LaneBatch::new(operations, fences, batch.deadline));
+            return match open.submit(&posted) {
+                Ok(()) => Next::Wait(posted),
+                Err(error) => Next::End(Err(BatchError { at: 0, error })),
             };
         }
-        let Lane::Open(open) = &mut *lane else { return Next::Call(plain(calls, operations)) };
-        if operations.iter().all(|operation| open.can_execute(operation)) {
-            let ended = execute(open, operations);
-            let Err(BatchError { error, .. }) = &ended else { return Next::End(ended) };
-            let only_reads = operations.iter().all(|it| it.action == Action::Read);
-            let is_lost = error.may_have_landed() && only_reads;
-            *lane = Lane::Closed;
-            // The call says what has become of the owner.
-            return if is_lost { Next::Call(plain(calls, operations)) } else { Next::End(ended) };
-        }
-        let unknown = operations.iter().map(|operation| operation.at).find(|at| !open.knows(at));
+        let mut lends = batch.operations.iter().map(|operation| operation.at);
+        let unknown = lends.find(|at| !open.knows(at));
+        let number = open.number();
+        drop(lane);
         match unknown {
-            Some(lend) => Next::Call(self.bind(calls, open.number(), lend, operations)),
-            None => Next::Call(plain(calls, operations)),
+            Some(lend) => Next::Call(self.bind(batch.calls, number, lend, batch.operations)),
+            None => Next::Call(plain(batch.calls, batch.operations)),
         }
     }
 
@@ -140,6 +244,14 @@ impl SharedLane {
     }
 }
 
+/// A batch that has not been posted.
+struct Begun<'a> {
+    calls: &'a LentMemoryClient,
+    operations: &'a mut Vec<Operation>,
+    fences: &'a mut Vec<u32>,
+    deadline: Instant,
+}
+
 fn this_process() -> u64 {
     process_word().load(Ordering::Relaxed)
 }
@@ -148,7 +260,7 @@ fn this_process() -> u64 {
 impl Drop for SharedLane {
     fn drop(&mut self) {
         if !self.is_here() {
-            mem::forget(Arc::clone(&self.lane));
+            mem::forget(Arc::clone(&self.cell));
         }
     }
 }
@@ -156,25 +268,6 @@ impl Drop for SharedLane {
 fn plain(calls: &LentMemoryClient, operations: &mut Vec<Operation>) -> BatchCall {
     let len = operations.len();
     BatchCall::of(calls.batch(mem::take(operations)), len)
-}
-
-/// Does all of them, or those before one that fails: then the lane is over.
-fn execute(lane: &mut ClientLane, operations: &[Operation]) -> Result<Vec<Outcome>, BatchError> {
-    let mut outcomes = Vec::with_capacity(operations.len());
-    for (at, operation) in (0..).zip(operations) {
-        let error = match lane.try_execute(operation) {
-            Some(Posted::Done(outcome)) => {
-                outcomes.push(outcome);
-                continue;
-            }
-            // Its range and its right are within a window that was bound.
-            Some(Posted::Denied) => MemoryError::Revoked,
-            Some(Posted::Failed) => gone(true, "the owner's queue pair is gone"),
-            None => gone(false, "no buffer is free"),
-        };
-        return Err(BatchError { at, error });
-    }
-    Ok(outcomes)
 }
 
 /// A lane that the server is asked to connect to.
@@ -194,10 +287,10 @@ impl Opening {
             (Lane::Opening(mut prepared), Ok((number, endpoint))) => {
                 match prepared.connect(number, &endpoint) {
                     Ok(()) => Lane::Open(prepared),
-                    Err(_) => Lane::Unavailable,
+                    Err(_) => self.lane.cell.refuse(),
                 }
             }
-            (Lane::Opening(_), Err(CallError::Service(_))) => Lane::Unavailable,
+            (Lane::Opening(_), Err(CallError::Service(_))) => self.lane.cell.refuse(),
             // The call has failed, and the next operation tries again.
             (Lane::Opening(_), Err(CallError::Rpc(_))) => Lane::Closed,
             (other, _) => other,
@@ -223,31 +316,174 @@ struct OnLane {
     lane: SharedLane,
     calls: LentMemoryClient,
     operations: Vec<Operation>,
-    timeout: Option<Duration>,
+    fences: Vec<u32>,
+    timeout: Duration,
+    /// Counted from the first step.
+    deadline: Option<Instant>,
+    /// What has been done on the lane, of which the rest travels as a call.
+    done: Vec<Outcome>,
+    /// It is among the lane's sleepers.
+    is_asleep: bool,
     stage: Stage,
 }
 
 enum Stage {
     Begin { may_open: bool },
     Opening(MemoryCall<()>),
+    Waiting(Arc<LaneBatch>),
     Calling(BatchCall),
 }
 
 impl OnLane {
+    fn site(&self) -> &Site {
+        &self.lane.cell.site
+    }
+
+    /// What is left of the timeout.
+    fn left(&mut self) -> (Instant, Duration) {
+        let now = self.site().now();
+        let deadline = *self.deadline.get_or_insert(now + self.timeout);
+        (deadline, deadline.saturating_since(now))
+    }
+
     fn begin(&mut self, may_open: bool) -> Option<Result<Vec<Outcome>, BatchError>> {
-        let timeout = self.timeout;
-        self.stage = match self.lane.begin(&self.calls, &mut self.operations, may_open) {
+        let (deadline, left) = self.left();
+        let OnLane { lane, calls, operations, fences, .. } = self;
+        // It has no time: the call says so.
+        let next = if left.is_zero() {
+            Next::Call(plain(calls, operations))
+        } else {
+            lane.begin(&mut Begun { calls, operations, fences, deadline }, may_open)
+        };
+        self.stage = match next {
             Next::End(ended) => return Some(ended),
-            Next::Open(call) => Stage::Opening(match timeout {
-                Some(timeout) => call.timeout(timeout),
-                None => call,
-            }),
-            Next::Call(call) => Stage::Calling(match timeout {
-                Some(timeout) => call.timeout(timeout),
-                None => call,
-            }),
+            Next::Open(call) => Stage::Opening(call.timeout(left)),
+            Next::Call(call) => Stage::Calling(call.timeout(left)),
+            Next::Wait(batch) => Stage::Waiting(batch),
         };
         None
+    }
+
+    /// A look at a batch on the lane. `Ready(None)`: there is another step.
+    fn look(
+        &mut self,
+        batch: &Arc<LaneBatch>,
+        waker: Option<&Waker>,
+    ) -> Poll<Option<Result<Vec<Outcome>, BatchError>>> {
+        let cell = Arc::clone(&self.lane.cell);
+        cell.drive(cell.site.now());
+        match batch.take(waker) {
+            Some((outcomes, end)) => {
+                self.wake_up();
+                Poll::Ready(self.after(batch, outcomes, end))
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Leaves the lane to the site's thread.
+    fn fall_asleep(&mut self) {
+        if !mem::replace(&mut self.is_asleep, true) {
+            self.lane.cell.sleepers.fetch_add(1, Ordering::SeqCst);
+        }
+        let cell = &self.lane.cell;
+        if !cell.is_attached.swap(true, Ordering::SeqCst) {
+            let companion: Arc<dyn Companion> = cell.clone();
+            cell.site.attach(&companion);
+        } else if !cell.site.is_driven() {
+            cell.site.rouse();
+        }
+    }
+
+    fn wake_up(&mut self) {
+        if mem::replace(&mut self.is_asleep, false) {
+            self.lane.cell.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// What comes after the lane.
+    fn after(
+        &mut self,
+        batch: &LaneBatch,
+        outcomes: Vec<Outcome>,
+        end: LaneEnd,
+    ) -> Option<Result<Vec<Outcome>, BatchError>> {
+        let at = outcomes.len();
+        self.done = outcomes;
+        let rest = &batch.operations()[at..];
+        let may_have_landed = !rest.iter().all(|it| it.action == Action::Read);
+        let why = match end {
+            LaneEnd::Done => return Some(Ok(mem::take(&mut self.done))),
+            LaneEnd::NotDone => None,
+            // The call says what has become of the owner.
+            LaneEnd::Lost if !may_have_landed => None,
+            LaneEnd::Lost => Some("the owner's queue pair does not answer any more"),
+            LaneEnd::Late => Some("it took longer than its timeout"),
+        };
+        if let Some(why) = why {
+            return Some(Err(BatchError { at: at as u32, error: gone(may_have_landed, why) }));
+        }
+        self.operations = rest.to_vec();
+        let (_, left) = self.left();
+        self.stage = Stage::Calling(plain(&self.calls, &mut self.operations).timeout(left));
+        None
+    }
+
+    /// The outcomes of all operations, of which the last were done by a call.
+    fn all(
+        &mut self,
+        called: Result<Vec<Outcome>, BatchError>,
+    ) -> Result<Vec<Outcome>, BatchError> {
+        let mut done = mem::take(&mut self.done);
+        match called {
+            Ok(outcomes) if done.is_empty() => Ok(outcomes),
+            Ok(mut outcomes) => {
+                done.append(&mut outcomes);
+                Ok(done)
+            }
+            Err(BatchError { at, error }) => {
+                Err(BatchError { at: at.saturating_add(done.len() as u32), error })
+            }
+        }
+    }
+
+    /// Waits for a batch on the lane. `None`: there is another step.
+    fn wait_on_lane(&mut self, batch: &Arc<LaneBatch>) -> Option<Result<Vec<Outcome>, BatchError>> {
+        for polls in 0..POLLS_BEFORE_SLEEP {
+            if let Poll::Ready(ended) = self.look(batch, None) {
+                return ended;
+            }
+            if polls < SPINS { core::hint::spin_loop() } else { thread::yield_now() }
+        }
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        loop {
+            self.fall_asleep();
+            if let Poll::Ready(ended) = self.look(batch, Some(&waker)) {
+                return ended;
+            }
+            thread::park_timeout(self.left().1 + GRACE);
+        }
+    }
+}
+
+/// Wakes a thread that waits.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl Drop for OnLane {
+    fn drop(&mut self) {
+        if !self.lane.is_here() {
+            return;
+        }
+        self.wake_up();
+        if let Stage::Waiting(batch) = &self.stage {
+            batch.abandon();
+        }
     }
 }
 
@@ -256,12 +492,29 @@ impl Pending<Vec<Outcome>, BatchError> for OnLane {
         loop {
             let may_open = match &mut self.stage {
                 Stage::Begin { may_open } => *may_open,
-                Stage::Calling(call) => return Pin::new(call).poll(cx),
+                Stage::Calling(call) => {
+                    return match Pin::new(call).poll(cx) {
+                        Poll::Ready(called) => Poll::Ready(self.all(called)),
+                        Poll::Pending => Poll::Pending,
+                    };
+                }
                 Stage::Opening(call) => match Pin::new(call).poll(cx) {
                     // Whether it was opened or not: see `Opening::end`.
                     Poll::Ready(_) => false,
                     Poll::Pending => return Poll::Pending,
                 },
+                Stage::Waiting(batch) => {
+                    let batch = Arc::clone(batch);
+                    match self.look(&batch, Some(cx.waker())) {
+                        Poll::Ready(Some(ended)) => return Poll::Ready(ended),
+                        Poll::Ready(None) => {}
+                        Poll::Pending => {
+                            self.fall_asleep();
+                            return Poll::Pending;
+                        }
+                    }
+                    continue;
+                }
             };
             if let Some(ended) = self.begin(may_open) {
                 return Poll::Ready(ended);
@@ -273,11 +526,18 @@ impl Pending<Vec<Outcome>, BatchError> for OnLane {
         loop {
             let may_open = match mem::replace(&mut self.stage, Stage::Begin { may_open: false }) {
                 Stage::Begin { may_open } => may_open,
-                Stage::Calling(call) => return call.wait(),
+                Stage::Calling(call) => {
+                    let called = call.wait();
+                    return self.all(called);
+                }
                 Stage::Opening(call) => {
                     let _ = call.wait();
                     false
                 }
+                Stage::Waiting(batch) => match self.wait_on_lane(&batch) {
+                    Some(ended) => return ended,
+                    None => continue,
+                },
             };
             if let Some(ended) = self.begin(may_open) {
                 return ended;
@@ -285,8 +545,12 @@ impl Pending<Vec<Outcome>, BatchError> for OnLane {
         }
     }
 
-    fn timeout(self: Box<Self>, timeout: Duration) -> Box<dyn Pending<Vec<Outcome>, BatchError>> {
-        Box::new(OnLane { timeout: Some(timeout), ..*self })
+    fn timeout(
+        mut self: Box<Self>,
+        timeout: Duration,
+    ) -> Box<dyn Pending<Vec<Outcome>, BatchError>> {
+        self.timeout = timeout;
+        self
     }
 }
 

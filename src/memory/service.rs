@@ -19,9 +19,9 @@ pub trait LentMemory {
     /// Does the operations one after the other, until one fails.
     fn batch(&self, operations: Vec<Operation>) -> Result<Vec<Outcome>, BatchError>;
     /// Connects a lane to the client's endpoint. Answers its number and the endpoint of this end.
-    fn open_lane(&self, endpoint: Bytes) -> Result<(u64, Bytes), String>;
+    async fn open_lane(&self, endpoint: Bytes) -> Result<(u64, Bytes), String>;
     /// Does a batch, and binds a window for a lend of it on a lane, so that the next operation can be one-sided.
-    fn bind(
+    async fn bind(
         &self,
         lane: u64,
         lend: Remote,
@@ -62,11 +62,12 @@ impl LentMemory for Memory {
         let call = called().map_err(|error| BatchError { at: 0, error })?;
         self.execute_all(&operations, call.identity().as_ref(), call.now())
     }
-    fn open_lane(&self, endpoint: Bytes) -> Result<(u64, Bytes), String> {
-        Memory::open_lane(self, &endpoint).map_err(|why| why.to_string())
+
+    async fn open_lane(&self, endpoint: Bytes) -> Result<(u64, Bytes), String> {
+        Memory::open_lane(self, &endpoint).await.map_err(|why| why.to_string())
     }
 
-    fn bind(
+    async fn bind(
         &self,
         lane: u64,
         lend: Remote,
@@ -75,7 +76,7 @@ impl LentMemory for Memory {
         let call = called().map_err(|error| BatchError { at: 0, error })?;
         let (who, now) = (call.identity(), call.now());
         let outcomes = self.execute_all(&operations, who.as_ref(), now)?;
-        Ok((outcomes, Memory::bind(self, lane, &lend, who.as_ref(), now)))
+        Ok((outcomes, Memory::bind(self, lane, &lend, who.as_ref(), now).await))
     }
 
     fn usage(&self) -> MemoryUsage {

@@ -27,7 +27,7 @@ pub(crate) trait Lending {
         lease_ms: Option<u64>,
     ) -> Result<Remote, MemoryError>;
     fn lend_to_caller(&self, begin: u64, end: u64) -> Result<Remote, MemoryError>;
-    fn revoke(&self, lent: Remote) -> bool;
+    async fn revoke(&self, lent: Remote) -> bool;
     /// What the owner's own code writes and reads.
     fn store(&self, offset: u64, bytes: Bytes);
     fn load(&self, offset: u64, len: u64) -> Bytes;
@@ -50,7 +50,10 @@ pub(crate) struct Lender {
 
 impl Lender {
     pub(crate) fn new() -> Lender {
-        let memory = Memory::new().unwrap();
+        Lender::of(Memory::new().unwrap())
+    }
+
+    pub(crate) fn of(memory: Memory) -> Lender {
         let region = memory.region(REGION_BYTES).unwrap();
         let region = Arc::new(Mutex::new(Some(region)));
         Lender { memory, region, blocked: Arc::default(), is_blocked: Arc::default() }
@@ -84,8 +87,8 @@ impl Lending for Lender {
         self.region().lend_to(caller, begin..end, Rights::READ, Until::REVOKED)
     }
 
-    fn revoke(&self, lent: Remote) -> bool {
-        self.memory.revoke(&lent)
+    async fn revoke(&self, lent: Remote) -> bool {
+        self.memory.start_revoke(&lent).await
     }
 
     fn store(&self, offset: u64, bytes: Bytes) {

@@ -10,7 +10,7 @@
 //!         \-> handshake, tls -> contract
 //! ```
 //!
-//! [`remote_memory`] has the memory that a server lends. It uses no other module.
+//! [`remote_memory`] has the memory that a server lends. It uses `kit` alone.
 
 #![forbid(unsafe_code)]
 

@@ -43,6 +43,18 @@ pub struct DeviceInfo {
     pub problem: Option<String>,
 }
 
+/// What carries out the work requests of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// The CPUs of the processes that share the memory.
+    SharedMemory,
+    /// An RDMA device: a NIC, or the kernel.
+    Rdma,
+    /// A simulator, in virtual time.
+    Simulated,
+}
+
 impl Device {
     /// Opens a device by name. `shm` is memory shared between threads and processes of this machine.
     /// `shm-plain` is the same with only the capabilities of a typical NIC, to test programs with. Each call
@@ -100,6 +112,11 @@ impl Device {
     /// last restart.
     pub fn is_same(&self, other: &Device) -> bool {
         self.context.is_same(&other.context)
+    }
+
+    /// What carries out its work requests.
+    pub fn kind(&self) -> DeviceKind {
+        self.context.kind()
     }
 
     /// Its capabilities.

@@ -14,8 +14,9 @@ use crate::memory::region::Region;
 #[cfg(feature = "sim")]
 use crate::sim;
 use crate::{
-    Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, MemoryWindow, OpenError,
-    OpenOptions, PeerRefusal, PortInfo, QueuePairConfig, VerbsError, Wake, process, random, shm,
+    Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, DeviceKind, MemoryWindow,
+    OpenError, OpenOptions, PeerRefusal, PortInfo, QueuePairConfig, VerbsError, Wake, process,
+    random, shm,
 };
 
 /// Defines the enum that a public type holds.
@@ -138,6 +139,17 @@ impl Context {
             #[cfg(feature = "sim")]
             Context::Sim(context) => Ok(context.random()),
             _ => random::word().map_err(system("random number")),
+        }
+    }
+
+    /// What carries out the work requests.
+    pub(crate) fn kind(&self) -> DeviceKind {
+        match self {
+            Context::Shm(_) => DeviceKind::SharedMemory,
+            #[cfg(feature = "ibverbs")]
+            Context::Ibv(_) => DeviceKind::Rdma,
+            #[cfg(feature = "sim")]
+            Context::Sim(_) => DeviceKind::Simulated,
         }
     }
 

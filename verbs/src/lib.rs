@@ -43,7 +43,7 @@ mod work_request;
 
 pub use caps::{Capabilities, Operation, Visibility, WriteOrder};
 pub use completion_queue::{CompletionChannel, CompletionQueue, CompletionQueueHandle};
-pub use device::{Device, DeviceInfo, ProtectionDomain};
+pub use device::{Device, DeviceInfo, DeviceKind, ProtectionDomain};
 pub use endpoint::{AddressHandle, Endpoint};
 pub use error::{
     ConnectError, CqError, EndpointError, OpenError, OutOfRange, PostError, VerbsError,

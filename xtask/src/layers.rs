@@ -32,7 +32,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("slots", &["contract", "kit", "rendezvous"]),
     ("handshake", &["contract"]),
     ("hybrid", &[]),
-    ("remote_memory", &[]),
+    ("remote_memory", &["kit"]),
     ("address", &["contract", "hybrid", "registry"]),
     ("tls", &["contract"]),
     ("bootstrap", &["address", "contract", "handshake", "hybrid", "tls"]),

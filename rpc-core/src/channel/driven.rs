@@ -36,10 +36,14 @@ impl ChannelDriver {
         let mut progress = self.driver.turn(now, &mut *self.transport);
         wake_all(self.driver.woken());
         self.is_over = self.driver.lost().is_some() || self.shared.stopped();
+        if self.site.has_companions() {
+            progress = progress.and(self.site.turn_companions(now));
+        }
         if progress.is_idle() {
             self.asleep = Some(self.site.fall_asleep());
             if self.shared.has_news(self.driver.seen_cancels())
                 || !self.transport.arm(None).may_sleep()
+                || !self.site.arm_companions().may_sleep()
             {
                 progress.next = PollAt::Now;
             }

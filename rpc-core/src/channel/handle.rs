@@ -179,6 +179,18 @@ impl Channel {
         Ok(job.keep())
     }
 
+    /// The site of the thread, or of the simulated core, that drives the channel while nobody waits.
+    #[doc(hidden)]
+    pub fn site(&self) -> &Site {
+        &self.inner.shared.site
+    }
+
+    /// The timeout of calls without one of their own.
+    #[doc(hidden)]
+    pub fn default_timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout_ns)
+    }
+
     /// The counters of this channel's calls.
     pub fn metrics(&self) -> Metrics {
         self.inner.metrics.clone()

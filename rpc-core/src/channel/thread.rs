@@ -45,6 +45,11 @@ struct Round {
 }
 
 impl Round {
+    /// A round of this progress alone.
+    fn of(progress: Progress) -> Round {
+        Round { progress, ..Round::IDLE }
+    }
+
     const IDLE: Round = Round {
         progress: Progress::IDLE,
         has_calls: false,
@@ -103,7 +108,7 @@ impl IoThread {
             self.parked.take_called(&self.endpoint.called, &mut self.channels);
         }
         let woken = &mut self.woken;
-        let round = match &mut self.channels[..] {
+        let mut round = match &mut self.channels[..] {
             [only] => look_contained(only, now, woken),
             [] => Round::IDLE,
             channels => self.endpoint.site.together(|| {
@@ -112,6 +117,9 @@ impl IoThread {
             }),
         };
         waking::wake_all(woken);
+        if self.endpoint.site.has_companions() {
+            round = round.and(Round::of(self.endpoint.site.turn_companions(now)));
+        }
         if round.has_gone {
             self.channels.retain(|channel| !channel.is_dead());
         }
@@ -149,7 +157,12 @@ impl IoThread {
         if self.endpoint.has_new() || self.is_over() {
             return;
         }
-        let (mut nap, mut is_armed) = (None, !self.parked.is_empty());
+        let companions = self.endpoint.site.arm_companions();
+        if !companions.may_sleep() {
+            return;
+        }
+        let is_event_awaited = companions == Armed::AtSite;
+        let (mut nap, mut is_armed) = (None, is_event_awaited || !self.parked.is_empty());
         let mut next = 0;
         while let Some(channel) = self.channels.get(next) {
             // If it panics, the next turn finds the channel ended.

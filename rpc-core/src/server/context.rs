@@ -1,7 +1,10 @@
 //! What a handler can learn about the call that it serves.
 
+use super::clients::ClientKey;
 use crate::identity::Identity;
+use crate::site::{Caller, Site};
 use crate::time::Instant;
+use crate::transport::ClientId;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 
@@ -25,6 +28,8 @@ struct Current {
     cancelled: bool,
     /// [`CALLER`] makes the call.
     is_identified: bool,
+    transport: u32,
+    client: ClientId,
 }
 
 thread_local! {
@@ -62,6 +67,15 @@ impl CallContext {
         self.identity.clone()
     }
 
+    /// The client whose call it is, and the site of the thread that serves it; `None` outside of handlers.
+    #[doc(hidden)]
+    pub fn client() -> Option<(Site, Caller)> {
+        let Current { transport, client, .. } = CURRENT.get()?;
+        let site = Site::current()?;
+        let caller = Caller { site: site.number(), transport, client };
+        Some((site, caller))
+    }
+
     /// Who makes the call whose handler runs now.
     pub(super) fn caller() -> Option<Identity> {
         if !CURRENT.get()?.is_identified {
@@ -73,8 +87,11 @@ impl CallContext {
 
     /// A handler runs, for a caller that is unknown so far.
     #[inline]
-    pub(super) fn enter(deadline: Instant, now: Instant, cancelled: bool) {
-        CURRENT.set(Some(Current { deadline, now, cancelled, is_identified: false }));
+    pub(super) fn enter(deadline: Instant, now: Instant, cancelled: bool, client: ClientKey) {
+        let ClientKey { transport, id: client } = client;
+        let is_identified = false;
+        let current = Current { deadline, now, cancelled, is_identified, transport, client };
+        CURRENT.set(Some(current));
     }
 
     /// The call whose handler runs next is made by this caller.

@@ -409,7 +409,7 @@ impl RequestSink for Sink<'_> {
             }
             ClientEvent::Left => {
                 self.cancel(&Cancel::of_client(client));
-                self.turn.clients.leave(client);
+                self.turn.leave(client);
             }
         }
     }
@@ -456,9 +456,10 @@ impl Sink<'_> {
         found: Found,
     ) {
         let Found { method, target, row, arrived, deadline } = found;
-        let now = self.turn.now;
+        let (now, transport) = (self.turn.now, self.turn.transport);
         self.turn.counters.started(row);
-        let task = Task::new(call, self.turn.transport, row, arrived, deadline);
+        let client = ClientKey::of(transport, &call);
+        let task = Task::new(call, transport, row, arrived, deadline);
         let mut unanswered = UnansweredCall::new(task, replies, self.turn, Some(self.executor));
         let reply = unanswered.reply();
         let (Some(target), Some(arguments)) = (target, message.skip(HEADER_BYTES)) else {
@@ -474,7 +475,7 @@ impl Sink<'_> {
         if now >= deadline {
             return reply.fail_with(Status::Late);
         }
-        CallContext::enter(deadline, now, false);
+        CallContext::enter(deadline, now, false, client);
         reply.identify_caller();
         self.services.dispatch(target, arguments, reply);
         CallContext::leave();

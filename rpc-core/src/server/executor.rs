@@ -236,7 +236,8 @@ impl Executor {
     fn run_one(&mut self, id: u32, turn: &mut Turn, replies: &mut dyn Replies) {
         let TaskSlot { task, pool, entry, waker, .. } = &mut self.slots[id as usize];
         let Some(running) = task else { return };
-        CallContext::enter(running.deadline, turn.now, running.is_cancelled);
+        let client = ClientKey::of(running.transport, &running.call);
+        CallContext::enter(running.deadline, turn.now, running.is_cancelled, client);
         CallContext::identify(running.identity.as_ref());
         let pool = &mut self.pools[*pool as usize];
         let mut cx = Context::from_waker(waker);

@@ -148,6 +148,7 @@ impl ServerThread {
     /// once. After an empty one, `next` of the result says when to call again: at that moment, or earlier with an event of
     /// the site (a completion, a new client, a [wake](Site::wake)).
     pub fn turn(&mut self, now: Instant) -> Progress {
+        self.site.make_current();
         self.asleep = None;
         let mut progress = match self.has_said_goodbye() {
             false => self.take_turn(now),
@@ -211,6 +212,7 @@ impl ServerThread {
 
     /// Takes turns until the server is told to end and has drained.
     fn serve(&mut self, idle: IdlePolicy) {
+        self.site.make_current();
         let mut idler = Idler::new(idle);
         let mut now = self.site.now();
         loop {
@@ -242,7 +244,7 @@ impl ServerThread {
 
     #[inline]
     fn take_turn(&mut self, now: Instant) -> Progress {
-        if self.dispatcher.turn.extras.are_none() {
+        if self.dispatcher.turn.extras.are_none() && !self.site.has_companions() {
             return self.dispatcher.take_turn::<false, false>(now, &mut self.transports);
         }
         self.take_turn_with_extras(now)
@@ -254,7 +256,11 @@ impl ServerThread {
         if self.dispatcher.turn.extras.have(Extras::LOST) {
             self.replace_lost();
         }
-        self.dispatcher.turn(now, &mut self.transports)
+        let progress = self.dispatcher.turn(now, &mut self.transports);
+        match self.site.has_companions() {
+            true => progress.and(self.site.turn_companions(now)),
+            false => progress,
+        }
     }
 
     fn has_said_goodbye(&self) -> bool {
@@ -308,6 +314,7 @@ impl ServerThread {
         !self.dispatcher.has_ready()
             && self.dispatcher.turn.lost.is_empty()
             && !is_told_to_end
+            && self.site.arm_companions().may_sleep()
             && self.arm()
     }
 

@@ -207,6 +207,13 @@ impl Turn {
         });
     }
 
+    /// A client is gone.
+    #[cold]
+    pub(super) fn leave(&mut self, client: ClientKey) {
+        self.clients.leave(client);
+        self.site.client_left(client.transport, client.id);
+    }
+
     /// Whether the client of this call may call the service of this index.
     #[inline]
     pub(super) fn may_call(&self, call: &CallToken, service: u32) -> bool {

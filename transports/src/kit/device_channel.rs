@@ -26,6 +26,11 @@ impl DeviceChannel {
         })
     }
 
+    /// The devices of the transports of this site.
+    pub(crate) fn devices_at(site: &Site) -> Vec<Device> {
+        site.shared::<DeviceChannel>().iter().map(|it| it.device.clone()).collect()
+    }
+
     /// For completion queues.
     pub(crate) fn channel(&self) -> &CompletionChannel {
         &self.channel

@@ -91,12 +91,11 @@ impl Grants {
         lent.min_by_key(|(since, _)| *since)
     }
 
-    /// Lends what the grant says. `key` is random.
+    /// Lends what the grant says. `key` is random. [Expire](Self::expire) leases before: their numbers are used again.
     ///
     /// # Errors
     /// [`MemoryError::Full`].
     pub fn lend(&mut self, grant: Grant, key: u64, now: Instant) -> Result<Remote, MemoryError> {
-        self.expire(now);
         let lend = self.take_number().ok_or(MemoryError::Full { what: Counted::Lends })?;
         if grant.until != Instant::FAR_FUTURE {
             self.leases.insert((grant.until, lend));
@@ -206,13 +205,21 @@ impl Grants {
         lends
     }
 
-    /// Ends the lends whose leases are over.
-    pub fn expire(&mut self, now: Instant) {
+    /// Ends the lends whose leases are over. Returns their numbers.
+    pub fn expire(&mut self, now: Instant) -> Vec<u32> {
+        let mut ended = Vec::new();
         while let Some((until, lend)) = self.leases.first().copied()
             && until <= now
         {
             self.end(lend, MemoryError::Expired);
+            ended.push(lend);
         }
+        ended
+    }
+
+    /// When the next lease is over; the far future if there is none.
+    pub fn next_expiry(&self) -> Instant {
+        self.leases.first().map_or(Instant::FAR_FUTURE, |(until, _)| *until)
     }
 
     fn end(&mut self, lend: u32, why: MemoryError) {

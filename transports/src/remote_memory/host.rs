@@ -2,23 +2,29 @@
 
 use core::fmt;
 use core::ops::Range;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::task::Waker;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use farcall_core::CallContext;
 use farcall_core::identity::Identity;
-use farcall_core::site::Site;
-use farcall_core::time::Instant;
-use farcall_verbs::{Access, Device, OpenError, ProtectionDomain, SharedRegion, VerbsError};
+use farcall_core::site::{Caller, Companion, Site};
+use farcall_core::time::{Instant, PollAt, Progress};
+use farcall_core::transport::Armed;
+use farcall_verbs::{
+    Access, Device, DeviceKind, OpenError, ProtectionDomain, SharedRegion, VerbsError,
+};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::grants::{Grant, Granted, Grants, MAX_LENDS};
-use super::host_lanes::{HostLanes, Lend};
-use super::lane::{LaneError, SHARED_MEMORY, Window};
+use super::host_lanes::{Grip, HostLanes};
+use super::lane::SHARED_MEMORY;
 use super::{
-    Action, BatchError, Borrower, MemoryError, Operation, Outcome, Region, Remote, Rights, Until,
+    Action, BatchError, Borrower, MemoryError, Operation, Outcome, Region, Remote, Revoking,
+    Rights, Until,
 };
 
 /// Most regions of one owner.
@@ -44,14 +50,12 @@ pub enum AllocError {
 /// The memory that a server lends. Clones refer to the same memory.
 #[derive(Clone)]
 pub struct Memory {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
-struct Inner {
-    device: Device,
-    /// Lanes run on it.
-    is_shared_memory: bool,
-    domain: ProtectionDomain,
+pub(super) struct Inner {
+    pub(super) device: Device,
+    pub(super) domain: ProtectionDomain,
     /// A number of this owner alone, which values that it has lent bear.
     life: u64,
     clock: Site,
@@ -59,13 +63,17 @@ struct Inner {
     tables: RwLock<Tables>,
     /// Locked after the tables.
     lanes: Mutex<HostLanes>,
+    /// When the next lease ends, in nanoseconds.
+    next_expiry: AtomicU64,
+    /// Lanes that are being opened.
+    pub(super) opening: AtomicUsize,
 }
 
-struct Tables {
-    grants: Grants,
+pub(super) struct Tables {
+    pub(super) grants: Grants,
     keys: Keys,
     /// By their number.
-    regions: Vec<Option<SharedRegion>>,
+    pub(super) regions: Vec<Option<SharedRegion>>,
 }
 
 /// Makes the keys of lends.
@@ -107,18 +115,15 @@ impl Memory {
     /// # Errors
     /// [`AllocError`]: this process has no shared memory.
     pub fn new() -> Result<Memory, AllocError> {
-        Memory::of(&Device::open(SHARED_MEMORY)?, true)
+        Memory::on(&Device::open(SHARED_MEMORY)?)
     }
 
-    /// Memory without regions, of this device.
+    /// Memory without regions, of this device. Clients that have a device of the same kind, on the same network or machine, can access it
+    /// one-sided.
     ///
     /// # Errors
     /// [`AllocError`]: the device refuses.
     pub fn on(device: &Device) -> Result<Memory, AllocError> {
-        Memory::of(device, false)
-    }
-
-    fn of(device: &Device, is_shared_memory: bool) -> Result<Memory, AllocError> {
         let mut secret = [0; 64];
         for word in secret.chunks_exact_mut(8) {
             word.copy_from_slice(&device.random()?.to_ne_bytes());
@@ -128,7 +133,9 @@ impl Memory {
         let tables = RwLock::new(Tables { grants, keys, regions: Vec::new() });
         let (domain, clock) = (device.alloc_pd()?, Site::new());
         let (device, lanes) = (device.clone(), Mutex::default());
-        let inner = Inner { device, is_shared_memory, domain, life, clock, tables, lanes };
+        let next_expiry = AtomicU64::new(Instant::FAR_FUTURE.as_nanos());
+        let opening = AtomicUsize::new(0);
+        let inner = Inner { device, domain, life, clock, tables, lanes, next_expiry, opening };
         Ok(Memory { inner: Arc::new(inner) })
     }
 
@@ -137,8 +144,10 @@ impl Memory {
     /// # Errors
     /// [`AllocError`]: the device has no such memory, or there are too many regions.
     pub fn region(&self, len: usize) -> Result<Region, AllocError> {
-        let windows =
-            if self.inner.domain.caps().max_mw > 0 { Access::MW_BIND } else { Access::empty() };
+        let windows = match Grip::of(&self.inner.device) {
+            Grip::Windows => Access::MW_BIND,
+            Grip::None => Access::empty(),
+        };
         let bytes = self.inner.domain.alloc_shared(len, windows)?;
         let mut tables = self.exclusive();
         let regions = &mut tables.regions;
@@ -159,58 +168,33 @@ impl Memory {
     /// Access has ended for certain when this returns: operations that were under way are over, nothing lands any more, and a later one
     /// gets [`MemoryError::Revoked`]. The same holds for a lend whose lease was over before. So the memory may be used for something else.
     ///
-    /// A client with one-sided operations that is stopped in the midst of one holds this up. There is a bound, some tens of seconds: then the
-    /// log has an error, and that client may still write when it goes on.
+    /// A client with one-sided operations on shared memory that is stopped in the midst of one holds this up. There is a bound, of some
+    /// seconds: then the log has an error, and that client may still write when it goes on. On a simulated rack, where nothing can wait, this
+    /// destroys the queue pairs that have access to the lend; [`start_revoke`](Self::start_revoke) leaves them to their clients.
     pub fn revoke(&self, remote: &Remote) -> bool {
+        self.start_revoke(remote).wait()
+    }
+
+    /// Begins to end the lend that this value, or a slice of it, names. No operation begins from now on that travels as a call; access has
+    /// ended for certain when the result has been awaited or waited for. Dropping that does not take the revoke back.
+    pub fn start_revoke(&self, remote: &Remote) -> Revoking {
         let mut tables = self.exclusive();
-        let is_lent = tables.grants.revoke(remote);
-        if is_lent {
+        let was_lent = tables.grants.revoke(remote);
+        if was_lent {
             self.lanes().revoke(remote.lend);
         }
-        is_lent
-    }
-
-    /// Connects a lane to a client's endpoint: a queue pair on which the client accesses lends without this end's CPU. Returns its number,
-    /// which is a secret, and the endpoint of this end.
-    ///
-    /// # Errors
-    /// [`LaneError`]: the client's end cannot be reached from here, or there are too many lanes.
-    pub fn open_lane(&self, client: &[u8]) -> Result<(u64, Bytes), LaneError> {
-        if !self.inner.is_shared_memory {
-            return Err(LaneError::Unsupported);
-        }
-        let number = self.exclusive().keys.next();
-        let Inner { device, domain, .. } = &*self.inner;
-        let endpoint = self.lanes().open(number, device, domain, client)?;
-        Ok((number, endpoint))
-    }
-
-    /// Gives the client of a lane a window to a lend, if it may use that. `None`: it must use calls. A lend with a lease has none: the
-    /// owner's CPU looks at the clock.
-    pub fn bind(
-        &self,
-        lane: u64,
-        remote: &Remote,
-        who: Option<&Identity>,
-        now: Instant,
-    ) -> Option<Window> {
-        // Until the window is bound and known, nobody revokes the lend.
-        let tables = self.shared();
-        let grant = tables.grants.granted(remote, who, now).ok()?;
-        if grant.until != Instant::FAR_FUTURE {
-            return None;
-        }
-        let bytes = tables.regions.get(grant.region as usize)?.as_ref()?;
-        let (begin, len) = (grant.part.start, grant.part.end - grant.part.start);
-        let lend = Lend { remote: *remote, bytes, begin, len, rights: grant.rights };
-        self.lanes().bind(lane, &self.inner.domain, &lend)
+        self.note_expiry(&tables);
+        drop(tables);
+        // Of one that has ended before, access may still be under way.
+        let lends = if remote.life == self.inner.life { vec![remote.lend] } else { Vec::new() };
+        Revoking::new(self.clone(), lends, usize::from(was_lent))
     }
 
     /// What there is, and what is lent.
     pub fn snapshot(&self) -> MemorySnapshot {
         let mut tables = self.exclusive();
         let now = self.now();
-        tables.grants.expire(now);
+        self.expire(&mut tables, now);
         let regions = || tables.regions.iter().flatten();
         let bytes = regions().map(|region| region.len() as u64).sum();
         let oldest = tables.grants.oldest().map(|(since, borrower)| OldestLend {
@@ -264,22 +248,45 @@ impl Memory {
     ) -> Result<Remote, MemoryError> {
         let now = self.now();
         let grant = Grant { region, part, rights, borrower, until: until.moment(now) };
-        let Tables { grants, keys, .. } = &mut *self.exclusive();
-        grants.lend(grant, keys.next(), now)
+        let mut tables = self.exclusive();
+        self.expire(&mut tables, now);
+        let key = tables.keys.next();
+        let lent = tables.grants.lend(grant, key, now);
+        self.note_expiry(&tables);
+        lent
     }
 
-    pub(super) fn revoke_region(&self, region: u32) -> usize {
-        self.end_lends(&mut self.exclusive(), region)
+    pub(super) fn start_revoke_region(&self, region: u32) -> Revoking {
+        let lends = self.end_lends(&mut self.exclusive(), region);
+        let count = lends.len();
+        Revoking::new(self.clone(), lends, count)
     }
 
-    fn end_lends(&self, tables: &mut Tables, region: u32) -> usize {
+    fn end_lends(&self, tables: &mut Tables, region: u32) -> Vec<u32> {
         let ended = tables.grants.revoke_region(region);
-        let mut lanes = self.lanes();
-        ended.iter().for_each(|lend| lanes.revoke(*lend));
-        ended.len()
+        self.revoke_lanes(&ended);
+        self.note_expiry(tables);
+        ended
     }
 
-    /// The last handle of a region is gone.
+    fn revoke_lanes(&self, lends: &[u32]) {
+        let mut lanes = self.lanes();
+        lends.iter().for_each(|lend| lanes.revoke(*lend));
+    }
+
+    /// Ends the lends whose leases are over.
+    fn expire(&self, tables: &mut Tables, now: Instant) {
+        let ended = tables.grants.expire(now);
+        self.revoke_lanes(&ended);
+        self.note_expiry(tables);
+    }
+
+    fn note_expiry(&self, tables: &Tables) {
+        let next = tables.grants.next_expiry().as_nanos();
+        self.inner.next_expiry.store(next, Ordering::Relaxed);
+    }
+
+    /// The last handle of a region is gone. Windows that still give access to its bytes keep them until they are invalidated.
     pub(super) fn forget_region(&self, region: u32) {
         let mut tables = self.exclusive();
         self.end_lends(&mut tables, region);
@@ -288,21 +295,97 @@ impl Memory {
         }
     }
 
+    /// A secret number, for a lane.
+    pub(super) fn next_number(&self) -> u64 {
+        self.exclusive().keys.next()
+    }
+
+    pub(super) fn is_shared_memory(&self) -> bool {
+        self.inner.device.kind() == DeviceKind::SharedMemory
+    }
+
+    /// Whether nothing can wait for the device here: time is virtual.
+    pub(super) fn is_simulated(&self) -> bool {
+        self.inner.device.kind() == DeviceKind::Simulated
+    }
+
+    /// Does this with the lanes, and wakes who is to look again.
+    pub(super) fn with_lanes<R>(&self, work: impl FnOnce(&mut HostLanes) -> R) -> R {
+        self.inner.with_lanes(work)
+    }
+
     /// The time of the thread's turn, or of the process.
     fn now(&self) -> Instant {
         CallContext::current().map_or_else(|| self.inner.clock.now(), |call| call.now())
     }
 
-    fn lanes(&self) -> MutexGuard<'_, HostLanes> {
-        self.inner.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// For work under the tables' lock, after which somebody is to call [`with_lanes`](Self::with_lanes).
+    pub(super) fn lanes(&self) -> MutexGuard<'_, HostLanes> {
+        self.inner.lanes()
     }
 
-    fn shared(&self) -> RwLockReadGuard<'_, Tables> {
+    pub(super) fn shared(&self) -> RwLockReadGuard<'_, Tables> {
         self.inner.tables.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn exclusive(&self) -> RwLockWriteGuard<'_, Tables> {
         self.inner.tables.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn lanes(&self) -> MutexGuard<'_, HostLanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_lanes<R>(&self, work: impl FnOnce(&mut HostLanes) -> R) -> R {
+        let mut lanes = self.lanes();
+        let result = work(&mut lanes);
+        let woken = lanes.take_woken();
+        drop(lanes);
+        woken.into_iter().for_each(Waker::wake);
+        result
+    }
+}
+
+/// The owner's share of the turns of a server thread: leases end, and completions of lanes are taken.
+impl Companion for Inner {
+    fn turn(&self, now: Instant) -> Progress {
+        let mut progress = Progress::IDLE;
+        if now.as_nanos() >= self.next_expiry.load(Ordering::Relaxed) {
+            let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+            let ended = tables.grants.expire(now);
+            let next = tables.grants.next_expiry().as_nanos();
+            self.next_expiry.store(next, Ordering::Relaxed);
+            let mut lanes = self.lanes();
+            ended.iter().for_each(|lend| lanes.revoke(*lend));
+            progress.worked += ended.len() as u32;
+        }
+        let (worked, is_busy) = self.with_lanes(|lanes| (lanes.poll(), lanes.is_busy()));
+        progress.worked += worked;
+        progress.next = match self.next_expiry.load(Ordering::Relaxed) {
+            // The device of shared memory makes no event when a client leaves its access.
+            _ if is_busy && self.device.kind() == DeviceKind::SharedMemory => PollAt::Now,
+            next if next == Instant::FAR_FUTURE.as_nanos() => PollAt::OnEvent,
+            next => PollAt::At(Instant::from_nanos(next)),
+        };
+        progress
+    }
+
+    fn arm(&self) -> Armed {
+        let found = self.with_lanes(|lanes| {
+            lanes.arm();
+            (lanes.poll() > 0, lanes.is_busy())
+        });
+        match found {
+            (true, _) => Armed::No,
+            (false, true) => Armed::AtSite,
+            (false, false) => Armed::ByWaker,
+        }
+    }
+
+    fn client_left(&self, client: &Caller) {
+        self.with_lanes(|lanes| lanes.close_of(client));
     }
 }
 

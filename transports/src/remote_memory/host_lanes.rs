@@ -1,42 +1,149 @@
 //! The owner's queue pairs for one-sided operations, and the memory windows by which it gives access and takes it away.
+//!
+//! Nothing here waits: bindings and invalidations are posted, and [`poll`](HostLanes::poll) takes their completions.
 
+use core::task::Waker;
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use farcall_core::site::{Caller, Site};
 use farcall_verbs::{
-    Access, CompletionQueue, ConnectOptions, Device, Endpoint, MemoryWindow, ProtectionDomain,
-    QpState, QpType, QueuePair, QueuePairConfig, SharedRegion, WorkCompletion, WorkRequest,
+    Access, CompletionQueue, ConnectOptions, Device, DeviceKind, Endpoint, MemoryWindow,
+    ProtectionDomain, QpState, QpType, QueuePair, QueuePairConfig, SharedRegion, Status,
+    WorkCompletion, WorkRequest,
 };
 
 use super::lane::{LaneError, Window};
 use super::{Remote, Rights};
+use crate::kit::device_channel::DeviceChannel;
 
 /// Most lanes of one owner. Clients beyond them use calls.
-const MAX_LANES: usize = 1024;
+const MAX_LANES: usize = 4096;
+
+/// Most lanes of one client. Another one replaces the oldest of them.
+const MAX_LANES_OF_CLIENT: usize = 16;
 
 /// Most windows of one lane. Lends beyond them travel as calls.
 const MAX_WINDOWS: usize = 64;
 
-/// How often the completion of a binding or an invalidation is looked for, before the queue pair is given up. An invalidation waits for one
-/// access of at most 64 KiB by the client.
-const MAX_POLLS: u32 = 100_000_000;
+/// Work requests that a lane may have under way: each window may be bound and invalidated.
+const MAX_UNDER_WAY: usize = 2 * MAX_WINDOWS;
 
-/// How long connecting to a client's endpoint may take. A thread of the server waits meanwhile.
+/// How long connecting to a client's endpoint may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How an owner can give a client access to some bytes of a region, and take it away for certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grip {
+    /// By memory windows, which are bound to those bytes for the client's queue pair.
+    Windows,
+    /// It cannot.
+    None,
+}
+
+impl Grip {
+    /// That of a device.
+    pub(super) fn of(device: &Device) -> Grip {
+        let caps = device.caps();
+        match caps.max_mw > 0 && caps.window_bounds && caps.invalidation_waits {
+            true => Grip::Windows,
+            false => Grip::None,
+        }
+    }
+}
 
 /// The lanes of an owner, by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct HostLanes {
     lanes: HashMap<u64, HostLane>,
+    /// Those whose queue pairs have work under way.
+    busy: Vec<u64>,
+    /// How many windows of a lend are being invalidated.
+    ending: HashMap<u32, u32>,
+    /// Lanes that were opened so far.
+    opened: u64,
+    /// Those who wait for work that is under way.
+    waiting: Vec<Waker>,
+    /// To be woken when this is not locked any more.
+    woken: Vec<Waker>,
 }
 
+/// The owner's end of one lane.
 #[derive(Debug)]
-struct HostLane {
+pub(super) struct HostLane {
     /// By lend.
-    windows: HashMap<u32, (u32, MemoryWindow)>,
+    windows: HashMap<u32, Bound>,
+    under_way: VecDeque<UnderWay>,
     qp: QueuePair,
     cq: CompletionQueue,
+    /// The client whose lane it is, if it is known.
+    client: Option<Caller>,
+    /// How many were opened before it.
+    place: u64,
+    /// It ends as soon as its windows are invalidated.
+    is_closing: bool,
+    _channel: Option<Arc<DeviceChannel>>,
+}
+
+/// A window of a lend.
+#[derive(Debug)]
+struct Bound {
+    epoch: u32,
+    window: MemoryWindow,
+    described: Window,
+    /// The device has bound it.
+    is_ready: bool,
+}
+
+/// A work request of which the completion is still to come.
+#[derive(Debug)]
+enum UnderWay {
+    Binding { lend: u32, epoch: u32 },
+    Invalidation { lend: u32, _window: MemoryWindow },
+}
+
+/// What is known of a window that a client has asked for.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// It is there, or there is none.
+    Answered(Option<Window>),
+    /// It is being bound.
+    UnderWay,
+}
+
+impl HostLane {
+    /// Connects to a client's endpoint. Gives that of this end, too.
+    pub(super) fn connect(
+        device: &Device,
+        domain: &ProtectionDomain,
+        site: Option<&Site>,
+        client: &[u8],
+    ) -> Result<(HostLane, Bytes), LaneError> {
+        if Grip::of(device) == Grip::None {
+            return Err(LaneError::Unsupported);
+        }
+        let client = Endpoint::from_bytes(client)?;
+        let channel = site.map(|site| DeviceChannel::at(site, device)).transpose()?;
+        let events = channel.as_ref().map(|it| it.channel());
+        let cq = device.create_cq(MAX_UNDER_WAY + 1, events)?;
+        let config = QueuePairConfig::new(QpType::Rc, cq.handle(), cq.handle());
+        let mut qp = domain.create_qp(config.max_send_wr(MAX_UNDER_WAY).max_recv_wr(1))?;
+        qp.connect(&client, &ConnectOptions::default().setup_timeout(CONNECT_TIMEOUT))?;
+        let endpoint = Bytes::copy_from_slice(qp.endpoint().to_bytes());
+        let lane = HostLane {
+            windows: HashMap::new(),
+            under_way: VecDeque::new(),
+            qp,
+            cq,
+            client: None,
+            place: 0,
+            is_closing: false,
+            _channel: channel,
+        };
+        Ok((lane, endpoint))
+    }
 }
 
 impl HostLanes {
@@ -44,46 +151,207 @@ impl HostLanes {
         self.lanes.len()
     }
 
-    /// Connects a lane to a client's endpoint. Returns that of the owner's end.
-    pub(super) fn open(
+    /// Whether work is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.busy.is_empty()
+    }
+
+    /// Takes a lane of this client. The client's oldest one ends, if it has too many.
+    pub(super) fn insert(
         &mut self,
         number: u64,
-        device: &Device,
-        domain: &ProtectionDomain,
-        client: &[u8],
-    ) -> Result<Bytes, LaneError> {
-        self.lanes.retain(|_, lane| lane.qp.state() == QpState::ReadyToSend);
+        client: Option<Caller>,
+        lane: HostLane,
+    ) -> Result<(), LaneError> {
+        self.end_broken();
+        let of_client = self.lanes.iter().filter(|(_, it)| it.client == client && !it.is_closing);
+        let oldest = of_client.clone().min_by_key(|(_, it)| it.place).map(|(number, _)| *number);
+        if let Some(oldest) = oldest
+            && of_client.count() >= MAX_LANES_OF_CLIENT
+        {
+            self.close(oldest);
+        }
         if self.lanes.len() >= MAX_LANES {
             return Err(LaneError::TooMany);
         }
-        let client = Endpoint::from_bytes(client)?;
-        let cq = device.create_cq(MAX_WINDOWS, None)?;
-        let config = QueuePairConfig::new(QpType::Rc, cq.handle(), cq.handle());
-        let mut qp = domain.create_qp(config.max_send_wr(MAX_WINDOWS).max_recv_wr(1))?;
-        qp.connect(&client, &ConnectOptions::default().setup_timeout(CONNECT_TIMEOUT))?;
-        let endpoint = Bytes::copy_from_slice(qp.endpoint().to_bytes());
-        self.lanes.insert(number, HostLane { windows: HashMap::new(), qp, cq });
-        Ok(endpoint)
+        self.opened += 1;
+        self.lanes.insert(number, HostLane { client, place: self.opened, ..lane });
+        Ok(())
     }
 
-    /// Gives the client of a lane access to a lend. `None`: it must use calls.
+    /// This client is gone, and so are its lanes.
+    pub(super) fn close_of(&mut self, client: &Caller) {
+        let of_client = self.lanes.iter().filter(|(_, it)| it.client.as_ref() == Some(client));
+        let numbers: Vec<u64> = of_client.map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.close(number));
+        self.end_broken();
+    }
+
+    /// Ends a lane as soon as nothing of its client's can land any more.
+    fn close(&mut self, number: u64) {
+        let Some(lane) = self.lanes.get_mut(&number) else { return };
+        lane.is_closing = true;
+        let lends: Vec<u32> = lane.windows.keys().copied().collect();
+        lends.into_iter().for_each(|lend| self.invalidate(number, lend));
+        if self.lanes.get(&number).is_some_and(|lane| lane.under_way.is_empty()) {
+            self.end(number);
+        }
+    }
+
+    /// Ends those whose clients are gone, as far as the device knows.
+    fn end_broken(&mut self) {
+        let is_broken = |lane: &HostLane| lane.qp.state() != QpState::ReadyToSend;
+        let broken = self.lanes.iter().filter(|(_, lane)| is_broken(lane));
+        let broken: Vec<u64> = broken.map(|(number, _)| *number).collect();
+        broken.into_iter().for_each(|number| self.end(number));
+    }
+
+    /// Destroys a lane's queue pair, and with it all access that it gave.
+    fn end(&mut self, number: u64) {
+        let Some(HostLane { under_way, qp, .. }) = self.lanes.remove(&number) else { return };
+        // First: nothing lands behind it, so the windows may go.
+        drop(qp);
+        self.busy.retain(|other| *other != number);
+        for work in under_way {
+            if let UnderWay::Invalidation { lend, .. } = work {
+                self.note_ended(lend);
+            }
+        }
+        self.woken.append(&mut self.waiting);
+    }
+
+    /// Begins to give the client of a lane access to a lend.
     pub(super) fn bind(
         &mut self,
         number: u64,
         domain: &ProtectionDomain,
         lend: &Lend<'_>,
-    ) -> Option<Window> {
-        let lane = self.lanes.get_mut(&number)?;
-        let bound = lane.bind(domain, lend);
-        if bound.is_none() && lane.qp.state() != QpState::ReadyToSend {
-            self.lanes.remove(&number);
+    ) -> Asked {
+        let Some(lane) = self.lanes.get_mut(&number).filter(|lane| !lane.is_closing) else {
+            return Asked::Answered(None);
+        };
+        if lane.windows.contains_key(&lend.remote.lend) {
+            return self.asked(number, &lend.remote);
         }
-        bound
+        if lane.post_binding(domain, lend).is_none() {
+            if lane.qp.state() != QpState::ReadyToSend {
+                self.end(number);
+            }
+            return Asked::Answered(None);
+        }
+        self.note_busy(number);
+        self.poll();
+        self.asked(number, &lend.remote)
     }
 
-    /// Ends the access that windows give to a lend. When it returns, nothing lands any more.
+    /// What has become of the window of this lend on a lane.
+    pub(super) fn asked(&self, number: u64, at: &Remote) -> Asked {
+        let bound = self.lanes.get(&number).and_then(|lane| lane.windows.get(&at.lend));
+        match bound.filter(|bound| bound.epoch == at.epoch) {
+            Some(Bound { is_ready: false, .. }) => Asked::UnderWay,
+            Some(Bound { described, .. }) => Asked::Answered(Some(described.clone())),
+            None => Asked::Answered(None),
+        }
+    }
+
+    /// Begins to end the access that windows give to a lend. It has ended when this [is not ending](Self::is_ending) any more.
     pub(super) fn revoke(&mut self, lend: u32) {
-        self.lanes.retain(|_, lane| lane.invalidate(lend));
+        let with = self.lanes.iter().filter(|(_, lane)| lane.windows.contains_key(&lend));
+        let numbers: Vec<u64> = with.map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.invalidate(number, lend));
+    }
+
+    fn invalidate(&mut self, number: u64, lend: u32) {
+        let Some(lane) = self.lanes.get_mut(&number) else { return };
+        let Some(Bound { mut window, .. }) = lane.windows.remove(&lend) else { return };
+        let invalidation = WorkRequest::invalidate_window(&mut window).signaled(0);
+        let is_posted = lane.qp.post_send_one(invalidation).is_ok();
+        lane.under_way.push_back(UnderWay::Invalidation { lend, _window: window });
+        *self.ending.entry(lend).or_default() += 1;
+        if is_posted {
+            self.note_busy(number);
+        } else {
+            self.end(number);
+        }
+    }
+
+    /// Access to this lend is being taken away.
+    pub(super) fn is_ending(&self, lend: u32) -> bool {
+        self.ending.contains_key(&lend)
+    }
+
+    /// Ends the lanes on which access to this lend is still being taken away. Returns how many.
+    pub(super) fn end_all_of(&mut self, lend: u32) -> usize {
+        let is_of = |work: &UnderWay| matches!(work, UnderWay::Invalidation { lend: its, .. } if *its == lend);
+        let with = self.lanes.iter().filter(|(_, lane)| lane.under_way.iter().any(is_of));
+        let numbers: Vec<u64> = with.map(|(number, _)| *number).collect();
+        numbers.iter().for_each(|number| self.end(*number));
+        numbers.len()
+    }
+
+    fn note_busy(&mut self, number: u64) {
+        if !self.busy.contains(&number) {
+            self.busy.push(number);
+        }
+    }
+
+    fn note_ended(&mut self, lend: u32) {
+        if let Some(left) = self.ending.get_mut(&lend) {
+            *left -= 1;
+            if *left == 0 {
+                self.ending.remove(&lend);
+            }
+        }
+    }
+
+    /// Calls this waker when something that is under way has ended.
+    pub(super) fn wait(&mut self, waker: &Waker) {
+        if !self.waiting.iter().any(|other| other.will_wake(waker)) {
+            self.waiting.push(waker.clone());
+        }
+    }
+
+    /// Those who are to look again, to be woken when this is not locked any more.
+    pub(super) fn take_woken(&mut self) -> Vec<Waker> {
+        core::mem::take(&mut self.woken)
+    }
+
+    /// Takes what has completed. Returns how much.
+    pub(super) fn poll(&mut self) -> u32 {
+        let mut worked = 0;
+        for number in self.busy.clone() {
+            let Some(lane) = self.lanes.get_mut(&number) else { continue };
+            let mut ended = Vec::new();
+            let taken = lane.take_completions(&mut ended);
+            let (is_idle, is_closing) = (lane.under_way.is_empty(), lane.is_closing);
+            ended.into_iter().for_each(|lend| self.note_ended(lend));
+            match taken {
+                Some(count) => worked += count,
+                None => {
+                    worked += 1;
+                    self.end(number);
+                }
+            }
+            if is_idle {
+                self.busy.retain(|other| *other != number);
+                if is_closing {
+                    self.end(number);
+                }
+            }
+        }
+        if worked > 0 {
+            self.woken.append(&mut self.waiting);
+        }
+        worked
+    }
+
+    /// From now on, what is under way makes an event at the site of its lane when it has ended.
+    pub(super) fn arm(&mut self) {
+        for number in &self.busy {
+            if let Some(lane) = self.lanes.get_mut(number) {
+                lane.cq.arm();
+            }
+        }
     }
 }
 
@@ -99,55 +367,52 @@ pub(super) struct Lend<'a> {
 }
 
 impl HostLane {
-    fn bind(&mut self, domain: &ProtectionDomain, lend: &Lend<'_>) -> Option<Window> {
+    fn post_binding(&mut self, domain: &ProtectionDomain, lend: &Lend<'_>) -> Option<()> {
         let Remote { lend: number, epoch, key, .. } = lend.remote;
-        let described = |window: &MemoryWindow| {
-            let memory = window.remote()?;
-            Some(Window { memory, begin: lend.begin, rights: lend.rights.bits(), key })
-        };
-        if let Some((bound, window)) = self.windows.get(&number) {
-            return if *bound == epoch { described(window) } else { None };
-        }
-        if self.windows.len() == MAX_WINDOWS || lend.len == 0 {
+        if self.windows.len() == MAX_WINDOWS || self.under_way.len() >= MAX_WINDOWS || lend.len == 0
+        {
             return None;
         }
         let mut window = domain.alloc_memory_window().ok()?;
         let part = lend.bytes.slice(lend.begin as usize, lend.len as usize);
         let binding = WorkRequest::bind_window(&mut window, part, access_of(lend.rights));
         self.qp.post_send_one(binding.signaled(0)).ok()?;
-        if !self.completes() {
-            return None;
-        }
-        let bound = described(&window);
-        self.windows.insert(number, (epoch, window));
-        bound
+        let memory = window.remote()?;
+        let described = Window { memory, begin: lend.begin, rights: lend.rights.bits(), key };
+        self.windows.insert(number, Bound { epoch, window, described, is_ready: false });
+        self.under_way.push_back(UnderWay::Binding { lend: number, epoch });
+        Some(())
     }
 
-    /// Takes the access away. Returns whether the lane can be used further; if not, it ends with it.
-    fn invalidate(&mut self, lend: u32) -> bool {
-        let Some((_, mut window)) = self.windows.remove(&lend) else { return true };
-        let invalidation = WorkRequest::invalidate_window(&mut window);
-        if self.qp.post_send_one(invalidation.signaled(0)).is_err() {
-            return false;
-        }
-        self.completes()
-    }
-
-    /// Waits for the one work request that is outstanding. Returns whether it succeeded.
-    fn completes(&mut self) -> bool {
-        let mut completions = [WorkCompletion::default()];
-        for _ in 0..MAX_POLLS {
-            match self.cq.poll(&mut completions) {
-                Ok(0) => std::thread::yield_now(),
-                Ok(_) => return completions[0].status == farcall_verbs::Status::Success,
-                Err(_) => return false,
+    /// Takes what has completed, and adds the lends whose access has ended. `None`: the queue pair is broken.
+    fn take_completions(&mut self, ended: &mut Vec<u32>) -> Option<u32> {
+        let mut completions: [WorkCompletion; 8] = Default::default();
+        let mut taken = 0;
+        loop {
+            let count = self.cq.poll(&mut completions).ok()?;
+            if count == 0 {
+                return Some(taken);
+            }
+            taken += count as u32;
+            for completion in &completions[..count] {
+                if completion.status != Status::Success {
+                    return None;
+                }
+                match self.under_way.pop_front()? {
+                    UnderWay::Binding { lend, epoch } => {
+                        let bound = self.windows.get_mut(&lend).filter(|it| it.epoch == epoch);
+                        bound.into_iter().for_each(|bound| bound.is_ready = true);
+                    }
+                    UnderWay::Invalidation { lend, .. } => ended.push(lend),
+                }
             }
         }
-        tracing::error!(
-            "a client is stopped within an access to lent memory; its lane ends, and it may still write there when it goes on"
-        );
-        false
     }
+}
+
+/// Whether connecting on this device asks another process, and may take time.
+pub(super) fn connecting_blocks(device: &Device) -> bool {
+    device.kind() == DeviceKind::SharedMemory
 }
 
 fn access_of(rights: Rights) -> Access {

@@ -1,11 +1,42 @@
 //! What both ends of a lane agree on.
 
+use std::sync::{Mutex, PoisonError};
+
 use farcall_core::shape::{Node, Shape};
-use farcall_verbs::{ConnectError, EndpointError, OpenError, RemoteRegion, VerbsError};
+use farcall_core::site::Site;
+use farcall_verbs::{
+    ConnectError, Device, DeviceKind, EndpointError, OpenError, PerProcess, RemoteRegion,
+    VerbsError,
+};
 use serde::{Deserialize, Serialize};
 
-/// The device on which lanes run.
+use crate::kit::device_channel::DeviceChannel;
+
+/// The device of memory that names none, and of clients whose connection has none.
 pub(super) const SHARED_MEMORY: &str = "shm";
+
+/// That device of all clients of this process.
+static SHARED: PerProcess<Mutex<Option<Device>>> = PerProcess::new();
+
+/// The devices on which a client with this site may have a lane, the most likely first: those of its connections, and shared memory.
+pub fn lane_devices(site: &Site) -> Vec<Device> {
+    let mut devices = DeviceChannel::devices_at(site);
+    if !site.is_driven()
+        && let Some(shared) = shared_memory()
+        && !devices.iter().any(|device| device.kind() == DeviceKind::SharedMemory)
+    {
+        devices.push(shared);
+    }
+    devices
+}
+
+fn shared_memory() -> Option<Device> {
+    let mut opened = SHARED.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if opened.is_none() {
+        *opened = Device::open(SHARED_MEMORY).ok();
+    }
+    opened.clone()
+}
 
 /// A memory window that the owner has bound for the client of a lane: it may access a lend's bytes with it, and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +74,10 @@ pub enum LaneError {
     /// The owner has as many lanes as it can have.
     #[error("the owner has as many lanes as it can have")]
     TooMany,
-    /// The memory is of a device on which lanes do not run yet.
-    #[error("the memory is not of shared memory; its operations travel as calls")]
+    /// The system has no thread for a moment.
+    #[error("the system gives no thread on which to connect to the client: {0}")]
+    Thread(std::io::Error),
+    /// The device of the memory can neither bind memory windows nor register parts of regions.
+    #[error("the device of the memory has no memory windows; its operations travel as calls")]
     Unsupported,
 }

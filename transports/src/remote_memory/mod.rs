@@ -13,18 +13,24 @@ pub mod grants;
 mod host;
 mod host_lanes;
 mod lane;
+mod lane_batch;
+mod opening;
 mod operation;
 mod region;
 mod remote;
+mod revoking;
 mod rights;
 
-pub use client_lane::{ClientLane, MAX_ONE_SIDED_BYTES, Posted};
+pub use client_lane::{ClientLane, MAX_ONE_SIDED_BYTES};
 pub use error::{BatchError, Counted, Denied, MemoryError};
 pub use host::{AllocError, Memory, MemorySnapshot, OldestLend};
-pub use lane::{LaneError, Window};
+pub use lane::{LaneError, Window, lane_devices};
+pub use lane_batch::{LaneBatch, LaneEnd};
+pub use opening::{BindingWindow, OpeningLane};
 pub use operation::{
     Action, MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_OPERATION_BYTES, Operation, Outcome,
 };
 pub use region::Region;
 pub use remote::Remote;
+pub use revoking::Revoking;
 pub use rights::{Borrower, Rights, Until};

@@ -115,7 +115,10 @@ impl Region {
 
     /// Ends all lends of the region: see [`Memory::revoke`]. Returns their number.
     pub fn revoke(&self) -> usize {
-        self.inner.memory.revoke_region(self.inner.number)
+        let revoking = self.inner.memory.start_revoke_region(self.inner.number);
+        let lends = revoking.lends();
+        revoking.wait();
+        lends
     }
 }
 

@@ -82,7 +82,7 @@ impl Dispatcher {
         let task = Task::new(call, transport, target.row, arrived, deadline);
         let now = turn.now;
         let mut unanswered = UnansweredCall::new(task, replies, turn, Some(executor));
-        CallContext::enter(deadline, now, false);
+        CallContext::enter(deadline, now, false, client);
         CallContext::identify(identity.as_ref());
         if let Some(arguments) = content.message().skip(HEADER_BYTES) {
             services.dispatch(target, arguments, unanswered.reply());

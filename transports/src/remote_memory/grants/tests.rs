@@ -153,8 +153,10 @@ fn revoking_a_region_ends_its_lends_alone() {
 #[test]
 fn lends_are_bounded_and_leases_make_room() {
     let mut grants = Grants::new(LIFE, 2);
-    let lend =
-        |grants: &mut Grants, until, now| grants.lend(Grant { until, ..usual() }, 1, at(now));
+    let lend = |grants: &mut Grants, until, now| {
+        grants.expire(at(now));
+        grants.lend(Grant { until, ..usual() }, 1, at(now))
+    };
     lend(&mut grants, at(10), 0).unwrap();
     lend(&mut grants, Instant::FAR_FUTURE, 0).unwrap();
     let full = Err(MemoryError::Full { what: Counted::Lends });
@@ -188,6 +190,8 @@ fn a_hundred_thousand_lends_one_after_the_other_take_little_room() {
 fn a_lend_that_has_ended_is_told_why_also_after_a_thousand_others() {
     let mut grants = Grants::new(LIFE, MAX_LENDS);
     let expired = grants.lend(Grant { until: at(5), ..usual() }, 1, at(0)).unwrap();
+    assert_eq!((grants.next_expiry(), grants.expire(at(4))), (at(5), vec![]));
+    assert_eq!((grants.expire(at(6)), grants.next_expiry()), (vec![0], Instant::FAR_FUTURE));
     for key in 0..1_000 {
         let remote = grants.lend(usual(), key, at(6)).unwrap();
         grants.revoke(&remote);

@@ -1,0 +1,108 @@
+//! What takes turns with the transports of a site, and is none.
+
+use super::Site;
+use crate::time::{Instant, Progress};
+use crate::transport::{Armed, ClientId};
+use core::cell::RefCell;
+use core::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+
+/// Takes turns with the transports of a site, on the thread that drives them: queue pairs of remote memory, for example.
+///
+/// It may be used from other threads at the same time. Its methods never wait, and must not attach or drive anything at the site.
+pub trait Companion: Send + Sync {
+    /// Does what can be done now.
+    fn turn(&self, now: Instant) -> Progress;
+
+    /// Prepares for the thread to sleep. [`Armed::No`]: there is work. [`Armed::AtSite`]: what it waits for makes an event at the site.
+    /// [`Armed::ByWaker`]: it waits for nothing.
+    fn arm(&self) -> Armed;
+
+    /// This client of the site's server thread is gone.
+    fn client_left(&self, _: &Caller) {}
+}
+
+/// A client of a server thread, as long as it is there. Two calls come from the same client if their callers are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub(crate) site: usize,
+    pub(crate) transport: u32,
+    pub(crate) client: ClientId,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Site>> = const { RefCell::new(None) };
+}
+
+impl Site {
+    /// The site of the server thread that this is; `None` on other threads.
+    pub fn current() -> Option<Site> {
+        CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    }
+
+    /// This thread now drives the server thread of the site.
+    pub(crate) fn make_current(&self) {
+        let _ = CURRENT.try_with(|current| current.replace(Some(self.clone())));
+    }
+
+    /// A number of this site alone, while it lasts.
+    pub(crate) fn number(&self) -> usize {
+        Arc::as_ptr(&self.inner).addr()
+    }
+
+    /// Gives it turns as long as it lives. Attaching it again changes nothing.
+    pub fn attach(&self, companion: &Arc<dyn Companion>) {
+        let new = Arc::downgrade(companion);
+        let mut companions = self.companions();
+        companions.retain(|other| other.strong_count() > 0);
+        if !companions.iter().any(|other| Weak::ptr_eq(other, &new)) {
+            companions.push(new);
+        }
+        self.inner.has_companions.store(true, Ordering::Release);
+        drop(companions);
+        self.rouse();
+    }
+
+    /// Whether something was [attached](Self::attach).
+    #[inline]
+    pub(crate) fn has_companions(&self) -> bool {
+        self.inner.has_companions.load(Ordering::Relaxed)
+    }
+
+    /// One turn of each companion at `now`.
+    #[cold]
+    pub(crate) fn turn_companions(&self, now: Instant) -> Progress {
+        let turns = self.living_companions().into_iter().map(|it| it.turn(now));
+        turns.fold(Progress::IDLE, Progress::and)
+    }
+
+    /// Whether the thread may sleep, and whether a companion waits for an event. After [`fall_asleep`](Self::fall_asleep).
+    pub(crate) fn arm_companions(&self) -> Armed {
+        if !self.has_companions() {
+            return Armed::ByWaker;
+        }
+        let armed = self.living_companions().into_iter().map(|it| it.arm());
+        armed.fold(Armed::ByWaker, |all, one| match (all, one) {
+            (Armed::No, _) | (_, Armed::No) => Armed::No,
+            (Armed::AtSite, _) | (_, Armed::AtSite) => Armed::AtSite,
+            (Armed::ByWaker, Armed::ByWaker) => Armed::ByWaker,
+        })
+    }
+
+    /// Tells the companions that a client of the site's server thread is gone.
+    pub(crate) fn client_left(&self, transport: u32, client: ClientId) {
+        if self.has_companions() {
+            let caller = Caller { site: self.number(), transport, client };
+            self.living_companions().iter().for_each(|it| it.client_left(&caller));
+        }
+    }
+
+    /// Not under the lock: they wake callers, whose code may use the site.
+    fn living_companions(&self) -> Vec<Arc<dyn Companion>> {
+        self.companions().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn companions(&self) -> MutexGuard<'_, Vec<Weak<dyn Companion>>> {
+        self.inner.companions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
