@@ -55,6 +55,8 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "verbs/conformance/src/lib.rs",
     "examples/kv/src/lib.rs",
     "examples/kv/src/main.rs",
+    "examples/persist/src/lib.rs",
+    "examples/persist/src/main.rs",
     "swarm/src/lib.rs",
     "swarm/src/main.rs",
     "benches/src/lib.rs",

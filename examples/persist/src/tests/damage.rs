@@ -1,0 +1,1 @@
+//! Damage: bits that flip, files that are missing.

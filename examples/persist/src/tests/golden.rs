@@ -1,0 +1,1 @@
+//! The format, byte by byte.
