@@ -19,6 +19,9 @@
 //! Each seed also runs clients whose connections have several lanes, each over another backend, and several services: lanes are
 //! opened, dropped and broken while others go on, and a stranger never gets one. Quotas and limits count connections.
 //!
+//! Each seed also runs an owner of lent memory and its readers: see what they check in `memory`. On all racks peers' atomics are not atomic
+//! with the owner's CPU.
+//!
 //! If the backend is `hybrid`, it also runs clients that call all the time, so that their connections move: no call is lost, repeated, mistaken
 //! for another or held up. One more client has a hostile server, which advises what harms it: that costs the client a bounded part of its calls.
 //!
@@ -36,6 +39,7 @@ mod dice;
 mod kv;
 mod lanes;
 mod log;
+mod memory;
 mod moves;
 mod mutation;
 mod outcome;

@@ -36,11 +36,13 @@ pub enum Mutation {
     Hybrid(Bug),
     /// A bug of connections that move, which a hostile server meets.
     Advice(Bug),
+    /// A bug of lent memory.
+    Memory(Bug),
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 26] = [
+    pub const ALL: [Mutation; 30] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -67,6 +69,10 @@ impl Mutation {
         Mutation::Hybrid(Bug::MistakenAnswer),
         Mutation::Hybrid(Bug::BlockingOpening),
         Mutation::Advice(Bug::BelievedAdvice),
+        Mutation::Memory(Bug::EarlyRevoke),
+        Mutation::Memory(Bug::UncheckedLend),
+        Mutation::Memory(Bug::LongWindow),
+        Mutation::Memory(Bug::LeaseOfReader),
     ];
 
     /// Its name on the command line.
@@ -83,7 +89,8 @@ impl Mutation {
             | Mutation::Scale(bug)
             | Mutation::Lanes(bug)
             | Mutation::Hybrid(bug)
-            | Mutation::Advice(bug) => match bug {
+            | Mutation::Advice(bug)
+            | Mutation::Memory(bug) => match bug {
                 Bug::LostDuplicateCheck => "lost-duplicate-check",
                 Bug::DoubleCredit => "double-credit",
                 Bug::ForgottenResponse => "forgotten-response",
@@ -106,6 +113,10 @@ impl Mutation {
                 Bug::MistakenAnswer => "mistaken-answer",
                 Bug::BlockingOpening => "blocking-opening",
                 Bug::BelievedAdvice => "believed-advice",
+                Bug::EarlyRevoke => "early-revoke",
+                Bug::UncheckedLend => "unchecked-lend",
+                Bug::LongWindow => "long-window",
+                Bug::LeaseOfReader => "lease-of-reader",
             },
         }
     }
@@ -129,7 +140,8 @@ impl Mutation {
             | Mutation::Scale(bug)
             | Mutation::Lanes(bug)
             | Mutation::Hybrid(bug)
-            | Mutation::Advice(bug) => Some(bug),
+            | Mutation::Advice(bug)
+            | Mutation::Memory(bug) => Some(bug),
             _ => None,
         }
     }

@@ -44,6 +44,9 @@ pub(crate) fn rack_config(seed: u64) -> SimConfig {
         .ddio(dice.once_in(2))
         .eadr(dice.once_in(4))
         .dirty_lines(dice.magnitude(4, 1 << 12) as usize);
+    // Of another generator, so that it changes no other draw.
+    let gap_ns = Dice::new(seed, 16).magnitude(50, 2 * US);
+    let config = config.atomic_gap(Duration::from_nanos(gap_ns));
     config.durability(durability).faults(rates(dice))
 }
 

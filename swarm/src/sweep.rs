@@ -8,7 +8,7 @@ use farcall_transports::{hybrid, registry};
 use farcall_transports_conformance::Case;
 
 use crate::dice::Dice;
-use crate::{Counts, Mutation, Outcome, Trace, advice, kv, lanes, moves, suite};
+use crate::{Counts, Mutation, Outcome, Trace, advice, kv, lanes, memory, moves, suite};
 
 /// The configuration of all seeds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +33,7 @@ impl Setting {
     }
 }
 
-/// Runs a seed: the key-value store and connections of several lanes with all faults, and a case of the conformance suite with
+/// Runs a seed: the key-value store, connections of several lanes and lent memory with all faults, and a case of the conformance suite with
 /// faults that a connection repairs. With a planted bug, runs only what shows it; with a case, only that.
 pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
     let backend = setting.backend_of(seed);
@@ -45,13 +45,15 @@ pub fn run_seed(seed: u64, setting: Setting, trace: &Trace) -> Vec<Outcome> {
     }
     let store = || kv::run(seed, backend, setting.mutation, trace);
     let lanes = || lanes::run(seed, backend, setting.mutation, trace);
+    let memory = || memory::run(seed, backend, setting.mutation, trace);
     match setting.mutation {
         Some(Mutation::Lanes(_)) => vec![lanes()],
+        Some(Mutation::Memory(_)) => vec![memory()],
         Some(Mutation::Hybrid(_)) => vec![moves::run(seed, setting.mutation, trace)],
         Some(Mutation::Advice(_)) => vec![advice::run(seed, setting.mutation, trace)],
         Some(_) => vec![store()],
         None => {
-            let mut all = vec![store(), lanes(), suite::run(seed, backend, trace)];
+            let mut all = vec![store(), lanes(), memory(), suite::run(seed, backend, trace)];
             if backend == hybrid::NAME {
                 all.push(moves::run(seed, None, trace));
                 all.push(advice::run(seed, None, trace));

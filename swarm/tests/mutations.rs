@@ -214,6 +214,42 @@ fn advice_that_is_believed_whatever_it_costs_is_found() {
     is_found_in(Some("hybrid"), Mutation::Advice(Bug::BelievedAdvice), &signs);
 }
 
+#[track_caller]
+fn is_found_in_lent_memory(bug: Bug, by: &[&str]) {
+    is_found(Mutation::Memory(bug), by);
+}
+
+#[test]
+fn a_revoke_that_returns_too_early_is_found() {
+    let signs =
+        ["although the owner had taken it back", "is none that it ever had", "was taken back"];
+    is_found_in_lent_memory(Bug::EarlyRevoke, &signs);
+}
+
+#[test]
+fn an_epoch_that_is_not_compared_is_found() {
+    let signs = [
+        "although the owner had taken it back",
+        "of what was not lent",
+        "is none that it ever had",
+    ];
+    is_found_in_lent_memory(Bug::UncheckedLend, &signs);
+}
+
+#[test]
+fn a_window_that_is_one_byte_too_long_is_found() {
+    is_found_in_lent_memory(
+        Bug::LongWindow,
+        &["of what was not lent", "has changed while it was not lent"],
+    );
+}
+
+#[test]
+fn a_lease_that_ends_by_the_readers_clock_is_found() {
+    let signs = ["although its lease was over", "is none that it ever had"];
+    is_found_in_lent_memory(Bug::LeaseOfReader, &signs);
+}
+
 #[test]
 fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
     let sound = Setting::default();

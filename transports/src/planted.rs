@@ -47,6 +47,14 @@ pub enum Bug {
     BlockingOpening,
     /// `hybrid`: a client follows all advice of its server at once, whatever its calls take there.
     BelievedAdvice,
+    /// Lent memory: a revoke returns, and the lend ends only when something else is lent.
+    EarlyRevoke,
+    /// Lent memory: a value of a lend that is over gives access to the next lend of its number.
+    UncheckedLend,
+    /// Lent memory: an operation may reach one byte further than its lend.
+    LongWindow,
+    /// Lent memory: the owner leaves the end of a lease to the reader, and its clock.
+    LeaseOfReader,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -114,9 +114,10 @@ impl State {
         let Some(tenancy) = self.tenancy(number) else { return };
         let values: Vec<_> =
             tenancy.values.iter().map(|value| value::bytes(*value, PART_BYTES)).collect();
-        let foreign = bytes.iter().zip(begin..).position(|(byte, at)| {
-            !values.iter().any(|value| value.get(at) == Some(byte))
-        });
+        let foreign = bytes
+            .iter()
+            .zip(begin..)
+            .position(|(byte, at)| !values.iter().any(|value| value.get(at) == Some(byte)));
         if let Some(place) = foreign {
             self.fail(|| {
                 format!("{who}: byte {} of lend {number} is none that it ever had", begin + place)
@@ -144,23 +145,18 @@ impl State {
     }
 
     /// Checks that an operation may have failed so. `owner_clock_ns` is of now.
-    pub(super) fn check_failure(
-        &mut self,
-        begun: Begun,
-        why: &MemoryError,
-        owner_clock_ns: u64,
-    ) {
+    pub(super) fn check_failure(&mut self, begun: Begun, why: &MemoryError, owner_clock_ns: u64) {
         match why.may_have_landed() {
             true => self.counts.unknown += 1,
             false => self.counts.never_ran += 1,
         }
         let number = begun.tenancy;
         let Some(tenancy) = self.tenancy(number) else { return };
+        let is_expired = tenancy.lease_ends_ns.is_some_and(|ends_ns| ends_ns <= owner_clock_ns);
         let is_true = match why {
-            MemoryError::Revoked => tenancy.over_ns.is_some(),
-            MemoryError::Expired => {
-                tenancy.lease_ends_ns.is_some_and(|ends_ns| ends_ns <= owner_clock_ns)
-            }
+            // Of a lend that ended long ago, only that is known.
+            MemoryError::Revoked => tenancy.over_ns.is_some() || is_expired,
+            MemoryError::Expired => is_expired,
             MemoryError::FormerLife => tenancy.life != self.life,
             // Faults, and a full window.
             MemoryError::Gone { .. } | MemoryError::Full { .. } => true,
@@ -225,8 +221,10 @@ mod tests {
             state.failure.is_some()
         };
         assert!(!fails(|_, _| {}, 99) && fails(|_, _| {}, 100));
-        assert!(!fails(|state, it| state.end(it, 50), 50) && fails(|state, it| state.end(it, 50), 51));
-        assert!(fails(|state, _| drop(state.begin_life()), 1));
+        assert!(
+            !fails(|state, it| state.end(it, 50), 50) && fails(|state, it| state.end(it, 50), 51)
+        );
+        assert!(fails(|state, _| _ = state.begin_life(), 1));
     }
 
     #[test]

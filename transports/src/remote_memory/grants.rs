@@ -6,7 +6,8 @@ use std::collections::{BTreeSet, VecDeque};
 use farcall_core::identity::Identity;
 use farcall_core::time::Instant;
 
-use super::{Borrower, Counted, Denied, MemoryError, Remote, Rights};
+use super::{Borrower, Counted, Denied, MemoryError, Remote, Rights, planted};
+use crate::planted::{Bug, is_planted};
 
 /// Most lends of one owner at a time. Each takes some 100 bytes.
 pub const MAX_LENDS: usize = 1 << 20;
@@ -50,6 +51,8 @@ pub struct Grants {
     lent: usize,
     /// Lends that end by themselves.
     leases: BTreeSet<(Instant, u32)>,
+    #[cfg(feature = "planted-bugs")]
+    pub(super) late: planted::Late,
 }
 
 #[derive(Debug)]
@@ -69,7 +72,16 @@ impl Grants {
     /// No lends of an owner with this number, at most so many.
     pub fn new(life: u64, most: usize) -> Grants {
         let (slots, free, leases) = (Vec::new(), VecDeque::new(), BTreeSet::new());
-        Grants { life, most: most.min(u32::MAX as usize), slots, free, lent: 0, leases }
+        Grants {
+            life,
+            most: most.min(u32::MAX as usize),
+            slots,
+            free,
+            lent: 0,
+            leases,
+            #[cfg(feature = "planted-bugs")]
+            late: planted::Late::default(),
+        }
     }
 
     /// The number of lends that have not ended.
@@ -96,6 +108,7 @@ impl Grants {
     /// # Errors
     /// [`MemoryError::Full`].
     pub fn lend(&mut self, grant: Grant, key: u64, now: Instant) -> Result<Remote, MemoryError> {
+        self.end_late();
         let lend = self.take_number().ok_or(MemoryError::Full { what: Counted::Lends })?;
         if grant.until != Instant::FAR_FUTURE {
             self.leases.insert((grant.until, lend));
@@ -140,7 +153,7 @@ impl Grants {
         let Remote { offset, len, .. } = *remote;
         let is_inside = offset >= grant.part.start
             && offset <= grant.part.end
-            && len <= grant.part.end - offset;
+            && len <= grant.part.end - offset + planted::bytes_beyond();
         if !is_inside {
             let of = grant.part.end - grant.part.start;
             let offset = offset.wrapping_sub(grant.part.start);
@@ -160,7 +173,7 @@ impl Grants {
         now: Instant,
     ) -> Result<&Grant, MemoryError> {
         let grant = self.find(remote)?;
-        if now >= grant.until {
+        if now >= grant.until && !is_planted(Bug::LeaseOfReader) {
             return Err(MemoryError::Expired);
         }
         let is_borrower = match &grant.borrower {
@@ -178,6 +191,7 @@ impl Grants {
         let unknown = MemoryError::NotPermitted(Denied::NoSuchLend);
         let slot = self.slots.get(remote.lend as usize).ok_or(unknown.clone())?;
         match &slot.state {
+            State::Lent { grant, .. } if is_planted(Bug::UncheckedLend) => Ok(grant),
             _ if (1..slot.epoch).contains(&remote.epoch) => Err(MemoryError::Revoked),
             _ if (remote.epoch, remote.key) != (slot.epoch, slot.key) => Err(unknown),
             State::Ended(why) => Err(why.clone()),
@@ -188,7 +202,7 @@ impl Grants {
     /// Ends the lend that a value names. Returns whether there was one.
     pub fn revoke(&mut self, remote: &Remote) -> bool {
         let is_lent = self.find(remote).is_ok();
-        if is_lent {
+        if is_lent && !self.is_late(remote.lend) {
             self.end(remote.lend, MemoryError::Revoked);
         }
         is_lent
@@ -222,7 +236,7 @@ impl Grants {
         self.leases.first().map_or(Instant::FAR_FUTURE, |(until, _)| *until)
     }
 
-    fn end(&mut self, lend: u32, why: MemoryError) {
+    pub(super) fn end(&mut self, lend: u32, why: MemoryError) {
         let slot = &mut self.slots[lend as usize];
         if let State::Lent { grant, .. } = core::mem::replace(&mut slot.state, State::Ended(why)) {
             self.lent -= 1;

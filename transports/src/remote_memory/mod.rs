@@ -16,6 +16,7 @@ mod lane;
 mod lane_batch;
 mod opening;
 mod operation;
+mod planted;
 mod region;
 mod remote;
 mod revoking;
