@@ -10,13 +10,15 @@ mod lender;
 #[cfg(feature = "sim")]
 #[path = "memory/rack.rs"]
 mod on_rack;
+#[path = "memory/revokes.rs"]
+mod revokes;
 
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farcall::memory::{
     Carrier, Memory, MemoryError, MemoryServer, Region, Remote, RemoteMemory, Rights, Until,
@@ -202,63 +204,65 @@ fn a_lane_is_opened_again_after_a_revoke() {
     assert!(lanes <= 2, "{lanes} lanes of one client");
 }
 
+/// A client that opens one lane after the other ends its own, and takes none from others.
+#[test]
+fn a_client_that_opens_many_lanes_takes_none_from_others() {
+    let address = format!("shm://memory-greedy-{}", std::process::id());
+    let (server, lender) = serve(&address);
+    let lent = lender.region().lend(0..64, Rights::READ, Until::REVOKED).unwrap();
+    let open = |memory: &RemoteMemory| {
+        for _ in 0..2 {
+            memory.read(&lent).wait().unwrap();
+        }
+        assert_eq!(memory.caps().carrier, Carrier::OneSided);
+    };
+    let modest = RemoteMemory::connect(server.address()).wait().unwrap().one_sided();
+    open(&modest);
+    let greedy = connect(&server);
+    let lanes: Vec<_> = (0..40)
+        .map(|_| {
+            let memory = RemoteMemory::on(greedy.lender.channel()).unwrap().one_sided();
+            open(&memory);
+            memory
+        })
+        .collect();
+    let open = lender.memory.snapshot().lanes;
+    assert!(open <= 17, "{open} lanes");
+    for memory in &lanes {
+        assert!(
+            memory.read(&lent).wait().is_ok(),
+            "its operations travel as calls, or on a new lane"
+        );
+    }
+    let (blocked, is_blocked) = lender.block();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| LenderClient::connect(&*address).wait().unwrap().block().wait());
+        }
+        lender::wait_until(|| is_blocked.load(Ordering::Acquire), "the handler runs");
+        for _ in 0..100 {
+            modest.read(&lent).wait().unwrap();
+        }
+        drop(blocked);
+    });
+    drop((lanes, greedy));
+    lender::wait_until(|| lender.memory.snapshot().lanes == 1, "its lanes end with its connection");
+}
+
 /// Writers go on across the revoke, some with a write that is under way; once it has returned, the memory is its owner's.
 #[test]
 fn nothing_lands_after_a_revoke_has_returned() {
     for address in addresses::each_kind_of_address("memory-revoked") {
-        nothing_lands_after_a_revoke(&address, |memory| memory);
+        let (server, lender) = serve(&address);
+        revokes::nothing_lands_after_a_revoke(server.address(), &lender, |memory| memory, 40);
     }
 }
 
 #[test]
 fn nothing_one_sided_lands_after_a_revoke_has_returned() {
     let address = format!("shm://memory-revoked-{}", std::process::id());
-    nothing_lands_after_a_revoke(&address, RemoteMemory::one_sided);
-}
-
-fn nothing_lands_after_a_revoke(address: &str, change: fn(RemoteMemory) -> RemoteMemory) {
-    {
-        let (server, lender) = serve(address);
-        let region = lender.region();
-        let address = server.address().to_string();
-        for round in 0..40 {
-            let lent = region.lend(.., Rights::WRITE, Until::REVOKED).unwrap();
-            thread::scope(|scope| {
-                let writers: Vec<_> = (0..2)
-                    .map(|_| scope.spawn(|| write_until_refused(&address, &lent, change)))
-                    .collect();
-                let begun = || region.load_u64(REGION_BYTES - 8) == u64::MAX;
-                lender::wait_until(begun, "a write has landed");
-                assert!(lender.memory.revoke(&lent));
-                region.write(0, &vec![round; REGION_BYTES]);
-                for writer in writers {
-                    assert_eq!(writer.join().unwrap(), MemoryError::Revoked, "{address}");
-                }
-            });
-            let mut bytes = vec![0; REGION_BYTES];
-            region.read(0, &mut bytes);
-            assert!(
-                bytes.iter().all(|byte| *byte == round),
-                "{address}: a late write in round {round}"
-            );
-        }
-    }
-}
-
-fn write_until_refused(
-    address: &str,
-    lent: &Remote,
-    change: fn(RemoteMemory) -> RemoteMemory,
-) -> MemoryError {
-    let memory = change(RemoteMemory::connect(address).wait().unwrap());
-    let bytes = farcall::Bytes::from(vec![0xff; REGION_BYTES]);
-    let begin = Instant::now();
-    loop {
-        assert!(begin.elapsed() < Duration::from_secs(20), "a writer is never refused");
-        if let Err(why) = memory.write(lent, bytes.clone()).wait() {
-            return why;
-        }
-    }
+    let (server, lender) = serve(&address);
+    revokes::nothing_lands_after_a_revoke(server.address(), &lender, RemoteMemory::one_sided, 40);
 }
 
 #[test]

@@ -6,6 +6,8 @@ use farcall_transports::remote_memory::{
     Operation, Outcome, Remote,
 };
 
+use farcall_verbs::Visibility;
+
 use super::lane::SharedLane;
 use super::operation::{BatchCall, MemoryCall};
 use super::service::LentMemoryClient;
@@ -28,6 +30,8 @@ pub struct RemoteMemory {
 pub struct Capabilities {
     /// How operations travel.
     pub carrier: Carrier,
+    /// What the end of a write means.
+    pub completion: Completion,
     /// Most bytes of one operation.
     pub max_operation_bytes: u64,
     /// Most bytes of the operations of one batch together.
@@ -36,16 +40,24 @@ pub struct Capabilities {
     pub max_batch_operations: usize,
 }
 
+/// What the end of a write, or of an atomic operation, means. In no case does it mean that it survives the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Completion {
+    /// The server's device is responsible for the bytes. Other clients see them, and the server's CPUs do a moment later.
+    Acknowledged,
+    /// The server's CPUs see the bytes.
+    Visible,
+}
+
 /// How operations travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Carrier {
-    /// As calls of a built-in service: a thread of the server does them. What is written is visible at the server when the operation has
-    /// ended, and lost with the server's process.
+    /// As calls of a built-in service: a thread of the server does them.
     Calls,
     /// The client's device does them, by a queue pair of its own, without the server's CPU. It does so from its second operation on a lend
-    /// on, for up to 64 KiB; the others travel as calls. What is written is visible at the server when the operation has ended, and lost
-    /// with the server's process.
+    /// on, for up to 64 KiB; the others travel as calls.
     OneSided,
 }
 
@@ -83,9 +95,13 @@ impl RemoteMemory {
 
     /// How operations travel at present, and what is possible.
     pub fn caps(&self) -> Capabilities {
-        let is_one_sided = self.lane.as_ref().is_some_and(SharedLane::is_open);
+        let visibility = self.lane.as_ref().and_then(SharedLane::visibility);
         Capabilities {
-            carrier: if is_one_sided { Carrier::OneSided } else { Carrier::Calls },
+            carrier: if visibility.is_some() { Carrier::OneSided } else { Carrier::Calls },
+            completion: match visibility {
+                Some(Visibility::CompletionMeansDelivered) => Completion::Acknowledged,
+                _ => Completion::Visible,
+            },
             max_operation_bytes: MAX_OPERATION_BYTES,
             max_batch_bytes: MAX_BATCH_BYTES,
             max_batch_operations: MAX_BATCH_OPERATIONS,

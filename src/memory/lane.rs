@@ -15,7 +15,7 @@ use farcall_core::transport::Armed;
 use farcall_transports::remote_memory::{
     Action, BatchError, ClientLane, LaneBatch, LaneEnd, Operation, Outcome, Remote, lane_devices,
 };
-use farcall_verbs::{Device, process_word};
+use farcall_verbs::{Device, Visibility, process_word};
 
 use super::operation::{BatchCall, MemoryCall, Pending, gone};
 use super::service::LentMemoryClient;
@@ -151,8 +151,15 @@ impl SharedLane {
         self.cell.lock()
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.is_here() && matches!(&*self.lock(), Lane::Open(_))
+    /// What the end of an operation on the lane means, if there is one.
+    pub(super) fn visibility(&self) -> Option<Visibility> {
+        if !self.is_here() {
+            return None;
+        }
+        match &*self.lock() {
+            Lane::Open(open) => Some(open.visibility()),
+            _ => None,
+        }
     }
 
     /// Does operations, which were checked, in their order. Those at the indices of `fences` begin when those before them have ended.
@@ -197,7 +204,8 @@ impl SharedLane {
             drop(lane);
             return Next::Call(plain(batch.calls, batch.operations));
         };
-        if batch.operations.iter().all(|operation| open.can_execute(operation)) {
+        let can_execute = batch.operations.iter().all(|operation| open.can_execute(operation));
+        if can_execute && !batch.operations.is_empty() {
             let (operations, fences) = (mem::take(batch.operations), mem::take(batch.fences));
             let posted = Arc::new(LaneBatch::new(operations, fences, batch.deadline));
             return match open.submit(&posted) {

@@ -10,8 +10,9 @@ use crate::faults::{FaultInjector, Layer};
 use crate::numa::{Layout, PreferredNode};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
-    Endpoint, MemoryWindow, OpenError, OpenOptions, PeerRefusal, PersistentRegion, PortInfo,
-    PrivateRegion, QueuePair, QueuePairConfig, SharedReceiveQueue, SharedRegion, VerbsError,
+    Endpoint, MemoryWindow, OpenError, OpenOptions, PartRegistration, PeerRefusal,
+    PersistentRegion, PortInfo, PrivateRegion, QueuePair, QueuePairConfig, SharedReceiveQueue,
+    SharedRegion, SharedSlice, VerbsError,
 };
 
 /// The length limit of a region, which addresses of one mapping can span.
@@ -325,6 +326,21 @@ impl ProtectionDomain {
         let _near = self.near_device();
         let (region, persistence) = self.domain.open_persistent(name, len, access)?;
         Ok(PersistentRegion::new(SharedRegion::new(region), persistence))
+    }
+
+    /// Registers a part of a region of the same device in this domain, under a key of its own: access that can be
+    /// [taken away](PartRegistration::deregister) although the region goes on. For devices whose memory windows reach further than their
+    /// own bytes, or that have none.
+    ///
+    /// # Errors
+    /// The device cannot do that, the part is of another device, or it cannot be registered.
+    pub fn register_part(
+        &self,
+        part: SharedSlice,
+        access: Access,
+    ) -> Result<PartRegistration, VerbsError> {
+        let (device, rkey) = self.domain.register_part(&part, access)?;
+        Ok(PartRegistration::new(device, rkey, part))
     }
 
     /// Allocates a memory window, free. Queue pairs of this domain can bind it to memory of this domain.

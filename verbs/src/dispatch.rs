@@ -15,8 +15,8 @@ use crate::memory::region::Region;
 use crate::sim;
 use crate::{
     Access, Capabilities, ConnectError, ConnectOptions, DeviceInfo, DeviceKind, MemoryWindow,
-    OpenError, OpenOptions, PeerRefusal, PortInfo, QueuePairConfig, VerbsError, Wake, process,
-    random, shm,
+    OpenError, OpenOptions, PeerRefusal, PortInfo, QueuePairConfig, SharedSlice, VerbsError, Wake,
+    process, random, shm,
 };
 
 /// Defines the enum that a public type holds.
@@ -308,6 +308,23 @@ impl Context {
     }
 }
 
+/// A part of a region that is registered once more.
+#[derive(Debug)]
+pub(crate) enum Part {
+    #[cfg(feature = "ibverbs")]
+    Ibv(ibv::Part),
+}
+
+impl Part {
+    /// Deregisters it, once.
+    pub(crate) fn deregister(&mut self) -> Result<(), VerbsError> {
+        match *self {
+            #[cfg(feature = "ibverbs")]
+            Part::Ibv(ref mut part) => part.deregister(),
+        }
+    }
+}
+
 impl Domain {
     #[inline]
     pub(crate) fn caps(&self) -> &Capabilities {
@@ -362,6 +379,25 @@ impl Domain {
             _ => {
                 let _ = (name, len, access);
                 Err(VerbsError::Unsupported("persistent memory"))
+            }
+        }
+    }
+
+    /// Registers bytes of a region of the same device in this domain. Returns their key, too.
+    pub(crate) fn register_part(
+        &self,
+        memory: &SharedSlice,
+        access: Access,
+    ) -> Result<(Part, u32), VerbsError> {
+        match self {
+            #[cfg(feature = "ibverbs")]
+            Domain::Ibv(domain) => {
+                let (part, rkey) = ibv::Part::register(domain, memory, access)?;
+                Ok((Part::Ibv(part), rkey))
+            }
+            _ => {
+                let _ = (memory, access);
+                Err(VerbsError::Unsupported("registrations of parts of regions"))
             }
         }
     }

@@ -49,8 +49,9 @@ pub use error::{
     ConnectError, CqError, EndpointError, OpenError, OutOfRange, PostError, VerbsError,
 };
 pub use memory::{
-    Access, Buffer, BufferPool, Drafts, MemoryWindow, PersistentRegion, PrivateRegion, ReadAhead,
-    RemoteRegion, RemoteSlice, SharedRegion, SharedSlice, Wake, WindowError,
+    Access, Buffer, BufferPool, Drafts, MemoryWindow, PartRegistration, PersistentRegion,
+    PrivateRegion, ReadAhead, RemoteRegion, RemoteSlice, SharedRegion, SharedSlice, Wake,
+    WindowError,
 };
 pub use open_options::OpenOptions;
 pub use peer_credentials::PeerCredentials;

@@ -13,7 +13,7 @@ use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::Armed;
 use farcall_verbs::{
     Buffer, BufferPool, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair,
-    QueuePairConfig, RemoteSlice, Status, WorkCompletion, WorkRequest,
+    QueuePairConfig, RemoteSlice, Status, Visibility, WorkCompletion, WorkRequest,
 };
 
 use super::lane::{LaneError, Window};
@@ -53,6 +53,7 @@ pub struct ClientLane {
     small: BufferPool,
     large: BufferPool,
     max_inline: usize,
+    visibility: Visibility,
     /// Most operations posted at once.
     depth: usize,
     /// Its number at the owner, which is a secret of the two.
@@ -108,6 +109,7 @@ impl ClientLane {
             small,
             large,
             max_inline: caps.max_inline.min(SMALL_BYTES),
+            visibility: caps.visibility,
             depth,
             number: 0,
             windows: HashMap::new(),
@@ -143,6 +145,11 @@ impl ClientLane {
     /// Nothing more can be done on it: what was under way has ended.
     pub fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// What the end of an operation means.
+    pub fn visibility(&self) -> Visibility {
+        self.visibility
     }
 
     /// Whether the owner was asked for a window of this lend.

@@ -118,6 +118,14 @@ impl Memory {
         Memory::on(&Device::open(SHARED_MEMORY)?)
     }
 
+    /// Memory without regions, of the RDMA device of this name, such as `rxe0`: see [`on`](Self::on).
+    ///
+    /// # Errors
+    /// [`AllocError`]: there is no such device, or it refuses.
+    pub fn open(device: &str) -> Result<Memory, AllocError> {
+        Memory::on(&Device::open(device)?)
+    }
+
     /// Memory without regions, of this device. Clients that have a device of the same kind, on the same network or machine, can access it
     /// one-sided.
     ///
@@ -146,7 +154,7 @@ impl Memory {
     pub fn region(&self, len: usize) -> Result<Region, AllocError> {
         let windows = match Grip::of(&self.inner.device) {
             Grip::Windows => Access::MW_BIND,
-            Grip::None => Access::empty(),
+            Grip::Registrations | Grip::None => Access::empty(),
         };
         let bytes = self.inner.domain.alloc_shared(len, windows)?;
         let mut tables = self.exclusive();

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use farcall_core::site::{Caller, Site};
 use farcall_verbs::{
     Access, CompletionQueue, ConnectOptions, Device, DeviceKind, Endpoint, MemoryWindow,
-    ProtectionDomain, QpState, QpType, QueuePair, QueuePairConfig, SharedRegion, Status,
-    WorkCompletion, WorkRequest,
+    PartRegistration, ProtectionDomain, QpState, QpType, QueuePair, QueuePairConfig, RemoteRegion,
+    SharedRegion, SharedSlice, Status, WorkCompletion, WorkRequest,
 };
 
 use super::lane::{LaneError, Window};
@@ -39,6 +39,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 pub(super) enum Grip {
     /// By memory windows, which are bound to those bytes for the client's queue pair.
     Windows,
+    /// By registering those bytes in a protection domain of the client's queue pair alone. For devices whose windows reach every byte of
+    /// their region, or on which something may land after an invalidation (Soft-RoCE).
+    Registrations,
     /// It cannot.
     None,
 }
@@ -47,9 +50,10 @@ impl Grip {
     /// That of a device.
     pub(super) fn of(device: &Device) -> Grip {
         let caps = device.caps();
-        match caps.max_mw > 0 && caps.window_bounds && caps.invalidation_waits {
-            true => Grip::Windows,
-            false => Grip::None,
+        match device.kind() {
+            _ if caps.max_mw > 0 && caps.window_bounds && caps.invalidation_waits => Grip::Windows,
+            DeviceKind::Rdma => Grip::Registrations,
+            _ => Grip::None,
         }
     }
 }
@@ -73,17 +77,22 @@ pub(super) struct HostLanes {
 /// The owner's end of one lane.
 #[derive(Debug)]
 pub(super) struct HostLane {
+    /// Dropped first: all access ends with it.
+    qp: QueuePair,
     /// By lend.
     windows: HashMap<u32, Bound>,
     under_way: VecDeque<UnderWay>,
-    qp: QueuePair,
     cq: CompletionQueue,
+    /// Its own, if lends are registered in it.
+    domain: Option<ProtectionDomain>,
     /// The client whose lane it is, if it is known.
     client: Option<Caller>,
     /// How many were opened before it.
     place: u64,
     /// It ends as soon as its windows are invalidated.
     is_closing: bool,
+    /// Of the thread that takes its completions.
+    site: Option<Site>,
     _channel: Option<Arc<DeviceChannel>>,
 }
 
@@ -91,10 +100,17 @@ pub(super) struct HostLane {
 #[derive(Debug)]
 struct Bound {
     epoch: u32,
-    window: MemoryWindow,
+    access: GivenAccess,
     described: Window,
     /// The device has bound it.
     is_ready: bool,
+}
+
+/// Access that the device has given, which ends with it.
+#[derive(Debug)]
+enum GivenAccess {
+    Window(MemoryWindow),
+    Registration(PartRegistration),
 }
 
 /// A work request of which the completion is still to come.
@@ -121,9 +137,12 @@ impl HostLane {
         site: Option<&Site>,
         client: &[u8],
     ) -> Result<(HostLane, Bytes), LaneError> {
-        if Grip::of(device) == Grip::None {
-            return Err(LaneError::Unsupported);
-        }
+        let own_domain = match Grip::of(device) {
+            Grip::Windows => None,
+            Grip::Registrations => Some(device.alloc_pd()?),
+            Grip::None => return Err(LaneError::Unsupported),
+        };
+        let domain = own_domain.as_ref().unwrap_or(domain);
         let client = Endpoint::from_bytes(client)?;
         let channel = site.map(|site| DeviceChannel::at(site, device)).transpose()?;
         let events = channel.as_ref().map(|it| it.channel());
@@ -137,9 +156,11 @@ impl HostLane {
             under_way: VecDeque::new(),
             qp,
             cq,
+            domain: own_domain,
             client: None,
             place: 0,
             is_closing: false,
+            site: site.cloned(),
             _channel: channel,
         };
         Ok((lane, endpoint))
@@ -208,9 +229,12 @@ impl HostLanes {
 
     /// Destroys a lane's queue pair, and with it all access that it gave.
     fn end(&mut self, number: u64) {
-        let Some(HostLane { under_way, qp, .. }) = self.lanes.remove(&number) else { return };
-        // First: nothing lands behind it, so the windows may go.
+        let Some(HostLane { qp, windows, under_way, .. }) = self.lanes.remove(&number) else {
+            return;
+        };
+        // First: nothing lands behind it, so access need not be taken away.
         drop(qp);
+        drop(windows);
         self.busy.retain(|other| *other != number);
         for work in under_way {
             if let UnderWay::Invalidation { lend, .. } = work {
@@ -233,14 +257,16 @@ impl HostLanes {
         if lane.windows.contains_key(&lend.remote.lend) {
             return self.asked(number, &lend.remote);
         }
-        if lane.post_binding(domain, lend).is_none() {
+        if lane.give(domain, lend).is_none() {
             if lane.qp.state() != QpState::ReadyToSend {
                 self.end(number);
             }
             return Asked::Answered(None);
         }
-        self.note_busy(number);
-        self.poll();
+        if !lane.under_way.is_empty() {
+            self.note_busy(number);
+            self.poll();
+        }
         self.asked(number, &lend.remote)
     }
 
@@ -263,7 +289,18 @@ impl HostLanes {
 
     fn invalidate(&mut self, number: u64, lend: u32) {
         let Some(lane) = self.lanes.get_mut(&number) else { return };
-        let Some(Bound { mut window, .. }) = lane.windows.remove(&lend) else { return };
+        let Some(Bound { access, .. }) = lane.windows.remove(&lend) else { return };
+        let mut window = match access {
+            GivenAccess::Window(window) => window,
+            GivenAccess::Registration(mut registration) => {
+                if let Err(error) = registration.deregister() {
+                    // The client is in the midst of an access. Without its queue pair that ends; then the drop deregisters.
+                    tracing::warn!(%error, "access to lent memory ends with the client's lane");
+                    self.end(number);
+                }
+                return;
+            }
+        };
         let invalidation = WorkRequest::invalidate_window(&mut window).signaled(0);
         let is_posted = lane.qp.post_send_one(invalidation).is_ok();
         lane.under_way.push_back(UnderWay::Invalidation { lend, _window: window });
@@ -293,6 +330,9 @@ impl HostLanes {
         if !self.busy.contains(&number) {
             self.busy.push(number);
         }
+        // It may sleep, and has not asked for an event.
+        let site = self.lanes.get(&number).and_then(|lane| lane.site.as_ref());
+        site.into_iter().for_each(Site::rouse);
     }
 
     fn note_ended(&mut self, lend: u32) {
@@ -367,21 +407,50 @@ pub(super) struct Lend<'a> {
 }
 
 impl HostLane {
-    fn post_binding(&mut self, domain: &ProtectionDomain, lend: &Lend<'_>) -> Option<()> {
-        let Remote { lend: number, epoch, key, .. } = lend.remote;
+    /// Gives the client access to a lend, or begins to.
+    fn give(&mut self, domain: &ProtectionDomain, lend: &Lend<'_>) -> Option<()> {
         if self.windows.len() == MAX_WINDOWS || self.under_way.len() >= MAX_WINDOWS || lend.len == 0
         {
             return None;
         }
-        let mut window = domain.alloc_memory_window().ok()?;
         let part = lend.bytes.slice(lend.begin as usize, lend.len as usize);
+        match &self.domain {
+            None => self.post_binding(domain, lend, part),
+            Some(own) => {
+                let registration = own.register_part(part, access_of(lend.rights)).ok()?;
+                let memory = registration.remote();
+                self.note_given(lend, memory, GivenAccess::Registration(registration), true);
+                Some(())
+            }
+        }
+    }
+
+    fn post_binding(
+        &mut self,
+        domain: &ProtectionDomain,
+        lend: &Lend<'_>,
+        part: SharedSlice,
+    ) -> Option<()> {
+        let mut window = domain.alloc_memory_window().ok()?;
         let binding = WorkRequest::bind_window(&mut window, part, access_of(lend.rights));
         self.qp.post_send_one(binding.signaled(0)).ok()?;
         let memory = window.remote()?;
-        let described = Window { memory, begin: lend.begin, rights: lend.rights.bits(), key };
-        self.windows.insert(number, Bound { epoch, window, described, is_ready: false });
-        self.under_way.push_back(UnderWay::Binding { lend: number, epoch });
+        self.note_given(lend, memory, GivenAccess::Window(window), false);
+        let Remote { lend, epoch, .. } = lend.remote;
+        self.under_way.push_back(UnderWay::Binding { lend, epoch });
         Some(())
+    }
+
+    fn note_given(
+        &mut self,
+        lend: &Lend<'_>,
+        memory: RemoteRegion,
+        access: GivenAccess,
+        is_ready: bool,
+    ) {
+        let Remote { lend: number, epoch, key, .. } = lend.remote;
+        let described = Window { memory, begin: lend.begin, rights: lend.rights.bits(), key };
+        self.windows.insert(number, Bound { epoch, access, described, is_ready });
     }
 
     /// Takes what has completed, and adds the lends whose access has ended. `None`: the queue pair is broken.

@@ -85,7 +85,7 @@ pub(super) fn window_access(access: Access) -> u32 {
 }
 
 /// Translates access flags. A device without atomics or windows may refuse the flag for them.
-fn raw_access(access: Access, atomics: bool, windows: bool) -> u32 {
+pub(super) fn raw_access(access: Access, atomics: bool, windows: bool) -> u32 {
     // Local writes: for receives and READs, and required for remote writes.
     let mut raw = flags::IBV_ACCESS_LOCAL_WRITE.0;
     for (ours, theirs) in [

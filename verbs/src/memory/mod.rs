@@ -5,6 +5,7 @@ pub(crate) mod bytes;
 mod drafts;
 pub(crate) mod growing_queue;
 pub(crate) mod mapping;
+mod part;
 mod persistent;
 pub(crate) mod prefetch;
 mod private;
@@ -16,6 +17,7 @@ mod thresholds;
 pub(crate) mod window;
 
 pub use drafts::Drafts;
+pub use part::PartRegistration;
 pub use persistent::PersistentRegion;
 pub use prefetch::ReadAhead;
 pub use private::{Buffer, BufferPool, PrivateRegion};

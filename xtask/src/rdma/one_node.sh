@@ -29,6 +29,9 @@ check "farcall ping by send_recv" 30 "
     exit \$status"
 check "the verbs example" 30 "write_latency rxe0 500"
 
+# The cases of the suite of lent memory, by a lane on the device.
+check "lent memory, one-sided" 200 "memory_on_device 'rdma://10.0.0.1:0?device=rxe0' rxe0"
+
 check "device faults" 60 "device-conformance faults rxe0 dummy0"
 
 # Only a part of the suite: the same code under more load takes minutes here. The timeouts of its cases are for real machines.

@@ -32,6 +32,7 @@ const SOURCES: &[Source] = &[
     program("farcall-kv", "farcall-kv"),
     program("farcall-bench", "farcall-bench"),
     Source { name: "write_latency", package: "farcall-verbs", kind: Kind::Example },
+    Source { name: "memory_on_device", package: "farcall", kind: Kind::Example },
 ];
 
 const fn program(name: &'static str, package: &'static str) -> Source {

@@ -1,0 +1,102 @@
+//! The cases of lent memory, one-sided over an RDMA device: `memory_on_device 'rdma://10.0.0.1:0?device=rxe0' rxe0`.
+//!
+//! A program, because the machine that has the device may not be the one that builds it.
+
+#[path = "cases.rs"]
+mod cases;
+#[path = "lender.rs"]
+mod lender;
+#[path = "revokes.rs"]
+mod revokes;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use farcall::memory::{Carrier, Memory, MemoryError, MemoryServer, RemoteMemory, Rights, Until};
+use farcall::{RunningServer, Server};
+
+use self::lender::{Borrowed, Lender, LenderClient, LenderServer};
+
+fn serve(address: &str, device: &str) -> (RunningServer, Lender) {
+    let lender = Lender::of(Memory::open(device).expect("the device is there"));
+    let server = Server::builder()
+        .threads(2)
+        .service(LenderServer::new(lender.clone()))
+        .service(MemoryServer::new(lender.memory.clone()))
+        .listen(address)
+        .expect("the address is free");
+    (server, lender)
+}
+
+/// A client with a lane, which is open.
+fn connect(server: &RunningServer, lender: &Lender) -> Borrowed {
+    let client = LenderClient::connect(server.address()).also::<RemoteMemory>().wait().unwrap();
+    let memory = RemoteMemory::on(client.channel()).unwrap().one_sided();
+    let word = lender.region().lend(0..8, Rights::READ, Until::REVOKED).unwrap();
+    for _ in 0..2 {
+        memory.read(&word).wait().unwrap();
+    }
+    assert_eq!(memory.caps().carrier, Carrier::OneSided, "there is no lane");
+    Borrowed { lender: client, memory }
+}
+
+fn run<F: Future<Output = ()>>(place: &[String; 2], name: &str, case: impl Fn(Borrowed) -> F) {
+    announce(name);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (server, lender) = serve(&place[0], &place[1]);
+    let begun = Instant::now();
+    runtime.block_on(case(connect(&server, &lender)));
+    println!("ok, {} ms", begun.elapsed().as_millis());
+    server.shutdown();
+}
+
+fn announce(name: &str) {
+    print!("{name} ... ");
+    let _ = std::io::stdout().flush();
+}
+
+macro_rules! run_each {
+    ($place:expr, $($case:ident;)+) => {$(
+        run($place, stringify!($case), cases::$case);
+    )+};
+}
+
+fn main() {
+    let place: Vec<String> = std::env::args().skip(1).collect();
+    let Ok(place) = <[String; 2]>::try_from(place) else {
+        panic!("arguments: an address to listen at, and a device");
+    };
+    run_each! { &place,
+        bytes_of_any_length_are_written_and_read;
+        atomic_operations_change_words_and_give_what_they_were;
+        a_batch_is_done_in_order_until_an_operation_fails;
+        a_lend_permits_what_it_says;
+        guessed_values_give_no_access;
+        a_slice_reaches_no_further_than_its_lend;
+        what_no_device_could_do_is_refused_before_it_is_sent;
+        a_revoked_lend_gives_errors_and_never_the_next_bytes;
+        a_lease_ends_by_itself_and_not_before;
+        a_region_that_is_dropped_takes_its_lends_along;
+    }
+    announce("nothing_lands_after_a_revoke");
+    let (server, lender) = serve(&place[0], &place[1]);
+    revokes::nothing_lands_after_a_revoke(server.address(), &lender, RemoteMemory::one_sided, 20);
+    println!("ok");
+    announce("many_are_under_way");
+    let memory = connect(&server, &lender).memory;
+    let lent = lender.region().lend(0..8, Rights::ATOMIC, Until::REVOKED).unwrap();
+    lender.region().store_release_u64(0, 0);
+    memory.fetch_add(&lent, 0).wait().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tasks = (0..300).map(|_| memory.fetch_add(&lent, 1));
+    let mut counts = runtime.block_on(futures_util::future::try_join_all(tasks)).unwrap();
+    counts.sort_unstable();
+    assert!(counts.into_iter().eq(0..300));
+    println!("ok");
+    announce("without_its_owner");
+    server.shutdown();
+    drop(lender);
+    let late = memory.fetch_add(&lent, 1).timeout(Duration::from_secs(5)).wait();
+    assert!(matches!(late, Err(MemoryError::Gone { .. })), "{late:?}");
+    println!("ok");
+}
