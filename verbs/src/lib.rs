@@ -49,8 +49,8 @@ pub use error::{
     ConnectError, CqError, EndpointError, OpenError, OutOfRange, PostError, VerbsError,
 };
 pub use memory::{
-    Access, Buffer, BufferPool, Drafts, MemoryWindow, PersistentRegion, PrivateRegion, ReadAhead,
-    RemoteRegion, RemoteSlice, SharedRegion, SharedSlice, Wake, WindowError,
+    Access, Buffer, BufferPool, Drafts, MemoryWindow, PersistentRegion, PrivateRegion, Publication,
+    ReadAhead, RemoteRegion, RemoteSlice, SharedRegion, SharedSlice, Wake, WindowError,
 };
 pub use open_options::OpenOptions;
 pub use peer_credentials::PeerCredentials;
