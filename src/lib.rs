@@ -38,6 +38,7 @@
 //! [`RpcError::may_have_run`] says whether it may have.
 #![forbid(unsafe_code)]
 
+pub mod buffers;
 mod connect;
 pub mod info;
 pub mod memory;

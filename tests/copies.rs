@@ -6,11 +6,13 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bytes::Bytes;
+use farcall::buffers::{Buffers, LargeMessageCounts};
 use farcall::{DrivenServer, Server};
 use farcall_core::site::{Clock, Site};
 use farcall_core::time::Instant;
@@ -173,6 +175,9 @@ impl Clock for Still {
     }
 }
 
+/// Servers so far.
+static SERVERS: AtomicU32 = AtomicU32::new(0);
+
 /// A server with such a clock, and one thread.
 struct StillServer {
     server: DrivenServer,
@@ -183,7 +188,9 @@ impl StillServer {
     fn listen(service: Service) -> StillServer {
         let (made, server) = mpsc::channel();
         let serve = move || {
-            let binding: Address = format!("shm://copies-{}", process::id()).parse().unwrap();
+            let number = SERVERS.fetch_add(1, Ordering::Relaxed);
+            let binding = format!("shm://copies-{}-{number}", process::id());
+            let binding: Address = binding.parse().unwrap();
             let now = Instant::from_nanos(1);
             let site = Site::with_clock(Arc::new(Still(now)));
             let builder = Server::builder().service(ExchangeServer::new(service));
@@ -208,8 +215,50 @@ impl Drop for StillServer {
     }
 }
 
+/// The device makes the only copy, from one program's memory into the other's.
+#[test]
+fn messages_in_buffers_of_the_program_are_copied_once() {
+    let _alone = ALONE.lock().unwrap();
+    const LEN: usize = 8 << 20;
+    let service = Service::default();
+    let StillServer { server, .. } = &StillServer::listen(service.clone());
+    let address = server.address();
+    let client = ExchangeClient::connect(address).wait().unwrap();
+    let mut polling = ExchangePollClient::connect(address).wait().unwrap();
+    let runtime = runtime::Builder::new_current_thread().build().unwrap();
+    let buffers = Buffers::new().unwrap();
+    let mut search = Search::new();
+    let mut number = 1 << 20;
+    for how in [How::Wait, How::Await, How::Poll] {
+        number += 2;
+        let messages @ [request, response] = [Pattern(number), Pattern(number + 1)];
+        let in_buffer = |message: Pattern| {
+            let mut buffer = buffers.buffer(LEN).unwrap();
+            buffer.iter_mut().enumerate().for_each(|(at, byte)| *byte = message.byte(at));
+            buffer.freeze()
+        };
+        *service.0.lock().unwrap() = in_buffer(response);
+        let sent = in_buffer(request);
+        let before = LargeMessageCounts::now().sent_in_place;
+        let received = match how {
+            How::Wait => client.whole(sent.clone()).wait(),
+            How::Await => runtime.block_on(client.whole(sent.clone())),
+            How::Poll => polling.whole(sent.clone()),
+        };
+        let received = received.unwrap();
+        assert!(received.len() == LEN && response.is(0, &received));
+        assert_eq!(LargeMessageCounts::now().sent_in_place - before, 2, "{how:?}");
+        let copies = search.places(messages, LEN).map(|places| places - 1);
+        assert_eq!(copies, [1, 1], "{how:?}");
+    }
+}
+
+/// Tests that search the memory of the process, one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn each_copy_of_a_message_has_a_reason() {
+    let _alone = ALONE.lock().unwrap();
     let service = Service::default();
     let StillServer { server, .. } = &StillServer::listen(service.clone());
     let client = ExchangeClient::connect(server.address()).wait().unwrap();

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! bootstrap -> address -> hybrid
-//! bootstrap -> address -> registry -> backends -> slots -> rendezvous, repair -> kit -> contract
+//! bootstrap -> address -> registry -> backends -> slots -> rendezvous, repair -> buffers -> kit -> contract
 //!         \-> handshake, tls -> contract
 //! ```
 //!
@@ -16,6 +16,7 @@
 
 mod address;
 pub mod bootstrap;
+pub mod buffers;
 pub mod contract;
 pub mod datagram;
 pub mod handshake;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::dispatch::{self, on_device};
 #[cfg(feature = "faults")]
 use crate::faults::{FaultInjector, Layer};
+use crate::memory::region::Region;
 use crate::numa::{Layout, PreferredNode};
 use crate::{
     Access, AddressHandle, Capabilities, CompletionChannel, CompletionQueue, DatagramSource,
@@ -280,6 +281,16 @@ impl ProtectionDomain {
         within("region length", len, MAX_REGION_BYTES)?;
         let _near = self.near_device();
         self.domain.register(len, Access::REMOTE_READ).map(PrivateRegion::new)
+    }
+
+    /// Registers memory of another domain here too, for peers to READ.
+    pub(crate) fn register_published(
+        &self,
+        memory: &Region,
+        offset: usize,
+        len: usize,
+    ) -> Result<Region, VerbsError> {
+        self.domain.publish(memory, offset, len)
     }
 
     /// Allocates memory that peers with its key may access as `access` allows.

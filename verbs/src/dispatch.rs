@@ -363,6 +363,30 @@ impl Domain {
         }
     }
 
+    /// Registers memory that is registered in another domain here too, for peers to READ: `len` bytes from `offset` on, or all of it where
+    /// peers map whole regions.
+    pub(crate) fn publish(
+        &self,
+        memory: &Region,
+        offset: usize,
+        len: usize,
+    ) -> Result<Region, VerbsError> {
+        debug_assert!(offset + len <= memory.len());
+        match (self, memory.registration()) {
+            (Domain::Shm(domain), Registration::Shm(pages)) => domain.publish(pages, memory.len()),
+            #[cfg(feature = "ibverbs")]
+            (Domain::Ibv(domain), Registration::Ibv(registration)) => {
+                domain.publish(registration, memory.at(offset), len)
+            }
+            #[cfg(feature = "sim")]
+            (Domain::Sim(domain), Registration::Sim(registration)) => {
+                domain.publish(registration, offset, len)
+            }
+            #[cfg(any(feature = "ibverbs", feature = "sim"))]
+            _ => Err(VerbsError::Foreign("memory")),
+        }
+    }
+
     /// Opens memory that survives a power failure, by its name.
     pub(crate) fn open_persistent(
         &self,

@@ -50,8 +50,8 @@ pub use error::{
 };
 pub use memory::{
     Access, Buffer, BufferPool, Drafts, MemoryWindow, PartRegistration, PersistentRegion,
-    PrivateRegion, ReadAhead, RemoteRegion, RemoteSlice, SharedRegion, SharedSlice, Wake,
-    WindowError,
+    PrivateRegion, Publication, ReadAhead, RemoteRegion, RemoteSlice, SharedRegion, SharedSlice,
+    Wake, WindowError,
 };
 pub use open_options::OpenOptions;
 pub use peer_credentials::PeerCredentials;

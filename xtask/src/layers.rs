@@ -27,9 +27,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const MODULES: &[(&str, &[&str])] = &[
     ("contract", &[]),
     ("kit", &["contract"]),
-    ("rendezvous", &["contract", "kit"]),
+    ("buffers", &["kit"]),
+    ("rendezvous", &["buffers", "contract", "kit"]),
     ("repair", &["contract", "kit"]),
-    ("slots", &["contract", "kit", "rendezvous"]),
+    ("slots", &["buffers", "contract", "kit", "rendezvous"]),
     ("handshake", &["contract"]),
     ("hybrid", &[]),
     ("remote_memory", &["kit"]),

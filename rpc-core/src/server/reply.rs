@@ -7,8 +7,9 @@ use super::turn::Turn;
 use crate::codec::{self, DecodeError, EncodeError, Payload};
 use crate::error::ReserveError;
 use crate::time::Instant;
-use crate::transport::{CallToken, MIN_REPLY_BYTES, Replies};
-use crate::wire::{HEADER_BYTES, OVER_QUOTA, PARTS_FROM_BYTES, Status, too_large_body};
+use crate::transport::{Body, CallToken, MIN_REPLY_BYTES, Replies};
+use crate::wire::{HEADER_BYTES, OVER_QUOTA, PARTS_FROM_BYTES, SHARED_FROM_BYTES};
+use crate::wire::{Status, too_large_body};
 use core::fmt::{self, Display};
 
 /// Longest explanation that goes with an error, in bytes.
@@ -160,8 +161,10 @@ impl Reply<'_> {
     fn answer_in_parts<P: Payload + ?Sized>(&mut self, status: Status, payload: &P, body: &[u8]) {
         let mut header = [0; HEADER_BYTES];
         status.write_with(self.state.turn.advice, &mut header);
+        let shared = if body.len() < SHARED_FROM_BYTES { None } else { payload.shared() };
+        let parts = shared.as_ref().map_or(Body::Borrowed(body), Body::Shared);
         let UnansweredCall { call, replies, .. } = &mut *self.state;
-        match replies.post_parts(call, &header, body) {
+        match replies.post_parts(call, &header, parts) {
             Ok(()) => self.count(status),
             Err(error) => self.no_room(error, status, payload, HEADER_BYTES + body.len()),
         }

@@ -166,10 +166,10 @@ pub fn post_copied_request(
     Ok(slot)
 }
 
-/// Most of a request: see [`ClientTransport::post_parts`].
+/// Most of a message: see [`ClientTransport::post_parts`] and [`Replies::post_parts`](super::Replies::post_parts).
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
-    /// Of the caller, until the request is posted.
+    /// Of the caller, until the message is posted.
     Borrowed(&'a [u8]),
     /// In memory that can be shared.
     Shared(&'a Bytes),

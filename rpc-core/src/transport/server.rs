@@ -1,6 +1,6 @@
 //! The server's half of a backend: all connections of one server thread.
 
-use super::{ClientEvent, ClientId, Message};
+use super::{Body, ClientEvent, ClientId, Message};
 use crate::error::ReserveError;
 use crate::time::{Instant, Progress};
 
@@ -132,7 +132,7 @@ pub trait Replies {
     fn post(&mut self, call: CallToken, len: usize);
 
     /// Reserves and posts an answer that consists of the bytes of `front` and then those of `body`, and takes the `call`. A
-    /// transport may send a long body from where it is.
+    /// transport may send a long body from where it is, and keep a shared one until it has left.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve); then nothing was posted, and the call is not taken.
@@ -140,9 +140,9 @@ pub trait Replies {
         &mut self,
         call: &mut Option<CallToken>,
         front: &[u8],
-        body: &[u8],
+        body: Body<'_>,
     ) -> Result<(), ReserveError> {
-        post_copied_reply(self, call, front, body)
+        post_copied_reply(self, call, front, &body)
     }
 
     /// Bounds the answers that wait elsewhere, after `reserve` had no memory for them: the bytes that large messages may hold

@@ -460,8 +460,8 @@ impl Calls {
                     Taken::No => {}
                     Taken::Yes => retransmission.restart_timer(slot, now),
                     Taken::Whole(whole) => {
+                        let message = Message::Owned(transfers.hand_over(whole));
                         self.end_fetched(index);
-                        let message = Message::Owned(bytes::Bytes::from_owner(whole));
                         sink.reply(SlotId { index, generation }, message);
                     }
                 }

@@ -114,7 +114,8 @@ impl Sessions {
             slot.phase = Phase::Busy;
             session.loan.give_back(id.slot);
             let token = session.token(id.slot, id.generation);
-            sink.request(token, Message::Owned(bytes::Bytes::from_owner(whole)), self);
+            let whole = Message::Owned(self.lending.budget().hand_over(whole));
+            sink.request(token, whole, self);
         }
     }
 

@@ -3,21 +3,28 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use farcall_verbs::{Buffer, BufferPool, PrivateRegion, ProtectionDomain, VerbsError};
+
+use super::counts;
 
 /// When to look again for memory that comes back without an event.
 pub(crate) const RETRY_NANOS: u64 = 200_000;
 
 /// How many bytes, or whatever is counted, may be taken by all that share it.
+///
+/// Messages that have arrived, and that the program keeps, do not count, as long as they are no more than half of that: who keeps messages
+/// does not keep others from arriving. What is beyond that is copied.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
     used: AtomicU64,
+    kept: AtomicU64,
 }
 
 impl Budget {
     pub(crate) fn new(limit: u64) -> Arc<Budget> {
-        Arc::new(Budget { limit, used: AtomicU64::new(0) })
+        Arc::new(Budget { limit, used: AtomicU64::new(0), kept: AtomicU64::new(0) })
     }
 
     pub(crate) fn limit(&self) -> u64 {
@@ -31,10 +38,11 @@ impl Budget {
 
     /// Takes `bytes` out of the budget until the charge is dropped.
     pub(crate) fn charge(self: &Arc<Budget>, bytes: u64) -> Option<Charge> {
+        let limit = self.limit.saturating_add(self.kept.load(Ordering::Relaxed));
         // A plain counter: it orders nothing but itself.
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|sum| *sum <= self.limit)
+                used.checked_add(bytes).filter(|sum| *sum <= limit)
             })
             .ok()?;
         Some(Charge { budget: Arc::clone(self), bytes })
@@ -44,6 +52,45 @@ impl Budget {
     pub(crate) fn charge_beyond(self: &Arc<Budget>, bytes: u64) -> Charge {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         Charge { budget: Arc::clone(self), bytes }
+    }
+}
+
+impl Budget {
+    /// A whole message in memory of this budget, for the program, which may keep it: it is copied if the program keeps too many already.
+    pub(crate) fn hand_over(
+        self: &Arc<Budget>,
+        message: impl AsRef<[u8]> + Send + 'static,
+    ) -> Bytes {
+        let bytes = message.as_ref().len() as u64;
+        // One of any length may be kept.
+        let keep =
+            |kept: u64| (kept == 0 || kept + bytes <= self.limit / 2).then_some(kept + bytes);
+        match self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep) {
+            Ok(_) => Bytes::from_owner(Kept { message, budget: Arc::clone(self), bytes }),
+            Err(_) => {
+                counts::count_copied(bytes);
+                Bytes::copy_from_slice(message.as_ref())
+            }
+        }
+    }
+}
+
+/// A message that the program keeps.
+struct Kept<M> {
+    message: M,
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl<M: AsRef<[u8]>> AsRef<[u8]> for Kept<M> {
+    fn as_ref(&self) -> &[u8] {
+        self.message.as_ref()
+    }
+}
+
+impl<M> Drop for Kept<M> {
+    fn drop(&mut self) {
+        self.budget.kept.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -122,6 +169,11 @@ impl LargeBuffers {
         budget: &Arc<Budget>,
     ) -> LargeBuffers {
         LargeBuffers { pd: pd.clone(), exposure, budget: Arc::clone(budget), classes: Vec::new() }
+    }
+
+    /// What its memory is taken out of.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// A buffer of length `len`; `None` if the budget does not allow it now.
@@ -224,6 +276,28 @@ mod tests {
             assert!(len < 64 << 10 || size - len <= len / 4, "{len} in {size}");
             assert_eq!(size_class(size), size);
         }
+    }
+
+    #[test]
+    fn who_keeps_messages_does_not_keep_others_from_arriving() {
+        let budget = Budget::new(100);
+        let messages: Vec<_> = (0..2).map(|_| budget.charge(50).unwrap()).collect();
+        assert!(budget.charge(1).is_none());
+        let [first, second] = [(); 2].map(|()| vec![7_u8; 40]);
+        let place = first.as_ptr();
+        let first = budget.hand_over(first);
+        assert_eq!(first.as_ptr(), place, "it is where it arrived");
+        let more = budget.charge(40).unwrap();
+        assert!(budget.charge(1).is_none());
+        let place = second.as_ptr();
+        let second = budget.hand_over(second);
+        assert_ne!(second.as_ptr(), place, "the program keeps too many");
+        assert_eq!(first, second);
+        drop((first, more, messages));
+        assert_eq!((budget.kept.load(Ordering::Relaxed), budget.used()), (0, 0));
+        let long = budget.hand_over(vec![7; 1000]);
+        assert!(budget.charge(1000).is_some(), "one of any length is kept");
+        drop(long);
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub(crate) mod accept_queue;
 pub(crate) mod by_slot;
 pub(crate) mod clusters;
 pub(crate) mod completions;
+pub(crate) mod counts;
 pub(crate) mod device_channel;
 pub(crate) mod fair_queue;
 pub(crate) mod lending;

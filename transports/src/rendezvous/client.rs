@@ -10,8 +10,10 @@ use farcall_verbs::{Buffer, ProtectionDomain, RemoteRegion, RemoteSlice};
 
 use super::chunks::{Outgoing, RING_CHUNKS, most_chunk_bytes};
 use super::source::{MOST_FRONT_BYTES, Source};
-use super::wire::{Grant, Lent};
+use super::wire::{FRONT_BYTES, Grant, Here, Lent};
+use crate::buffers::export::Export;
 use crate::kit::by_slot::BySlot;
+use crate::kit::counts;
 use crate::kit::memory::{Budget, Exposure, LargeBuffers};
 
 /// One step, to be posted.
@@ -47,6 +49,8 @@ impl Next {
 enum Large {
     /// A request that is filled, or waits for its grant.
     Request(Source),
+    /// A request that the server reads, or asks to be written after all.
+    Here { source: Source, _export: Export },
     /// What remains of a request that is written.
     Sending { rest: Source, outgoing: Outgoing, landing: RemoteRegion },
     /// A response for which there is no memory yet.
@@ -62,6 +66,25 @@ struct Response {
     /// So many of its bytes are there: all, or some of these parts.
     there: u64,
     part: u64,
+    /// What is in front of them, if they are not all of it.
+    front: Option<[u8; FRONT_BYTES]>,
+}
+
+impl Response {
+    /// Bytes of the whole response.
+    fn message_len(&self) -> u64 {
+        self.region.len + self.front.map_or(0, |front| front.len() as u64)
+    }
+
+    /// The memory of the whole response, of which the front is there: its first part, and the rest.
+    fn split(&self, mut memory: Buffer) -> (Option<Buffer>, Buffer) {
+        let front = self.front.map(|front| {
+            let mut part = memory.split_to(front.len());
+            part.copy_from_slice(&front);
+            part
+        });
+        (front, memory)
+    }
 }
 
 #[derive(Debug)]
@@ -138,6 +161,19 @@ impl Transfers {
         self.large.put(slot, Large::Request(Source::shared(front, body)));
     }
 
+    /// The request of this slot is `front` and then this memory, which the server may read, or ask to be written: a device on which it
+    /// does that [can share](Transfers::can_share).
+    pub(crate) fn offer(&mut self, slot: u32, front: &[u8], body: &Bytes, export: Export) {
+        counts::count_offered();
+        let source = Source::shared(front, body);
+        self.large.put(slot, Large::Here { source, _export: export });
+    }
+
+    /// The server reads the slot's request, as far as is known.
+    pub(crate) fn is_offered(&self, slot: u32) -> bool {
+        matches!(self.large.get(slot), Some(Large::Here { .. }))
+    }
+
     /// The length of the slot's request.
     pub(crate) fn request_len(&self, slot: u32) -> u64 {
         match self.large.get(slot) {
@@ -149,7 +185,11 @@ impl Transfers {
     /// The server's answer to the announced request; `false` if it makes no sense.
     pub(crate) fn granted(&mut self, slot: u32, grant: &Grant) -> bool {
         let landing: RemoteRegion = grant.region.into();
-        let Some(Large::Request(rest)) = self.large.take(slot) else { return false };
+        let rest = match self.large.take(slot) {
+            Some(Large::Request(rest)) => rest,
+            Some(Large::Here { source, .. }) if self.shares => source,
+            _ => return false,
+        };
         let Some(outgoing) = Outgoing::new(rest.len() as u64, grant, landing.len) else {
             return false;
         };
@@ -181,10 +221,24 @@ impl Transfers {
         if !is_within || usize::try_from(region.len).is_err() {
             return false;
         }
-        let lent = Response { region, there: part.min(region.len), part };
+        self.wait(slot, Response { region, there: part.min(region.len), part, front: None });
+        true
+    }
+
+    /// The same of a response whose front is here.
+    pub(crate) fn lent_here(&mut self, slot: u32, here: &Here, max_message: u64) -> bool {
+        let (region, len) = (RemoteRegion::from(here.region), here.message_len());
+        if region.len == 0 || len > max_message || usize::try_from(len).is_err() {
+            return false;
+        }
+        let (there, front) = (region.len, Some(here.front));
+        self.wait(slot, Response { region, there, part: there, front });
+        true
+    }
+
+    fn wait(&mut self, slot: u32, lent: Response) {
         self.large.put(slot, Large::Waiting { lent });
         self.waiting.push_back(slot);
-        true
     }
 
     /// One more part of the slot's response is there; `false` if all were.
@@ -211,12 +265,13 @@ impl Transfers {
     fn admit(&mut self) {
         while let Some(&slot) = self.waiting.front() {
             if let Some(&Large::Waiting { lent }) = self.large.get(slot) {
-                let len = lent.region.len as usize;
+                let len = lent.message_len() as usize;
                 let within = buffer(&mut self.responses, len);
                 let must = self.fetching == 0;
                 let beyond = || must.then(|| buffer_beyond(&mut self.responses, len)).flatten();
-                let Some(rest) = within.or_else(beyond) else { return };
-                self.large.put(slot, Large::Fetching { lent, rest, offset: 0, filled: None });
+                let Some(memory) = within.or_else(beyond) else { return };
+                let (filled, rest) = lent.split(memory);
+                self.large.put(slot, Large::Fetching { lent, rest, offset: 0, filled });
                 self.fetching += 1;
                 // First: the end of one call frees memory at both ends, and is still in the caches.
                 self.ready.push_front(slot);
@@ -279,9 +334,14 @@ impl Transfers {
                 front.len()
             }
         };
-        if len as u64 == lent.region.len {
+        if len as u64 == lent.message_len() {
             self.whole.push_back(slot);
         }
+    }
+
+    /// A whole response, for the program.
+    pub(crate) fn hand_over(&self, response: Buffer) -> Bytes {
+        self.responses.budget().hand_over(response)
     }
 
     /// A response that is whole, and is now the caller's.
@@ -296,9 +356,12 @@ impl Transfers {
         }
     }
 
-    /// The slot's request will not be sent, or not on.
+    /// The slot's request will not be sent, or not on, and is not read.
     pub(crate) fn forget(&mut self, slot: u32) {
-        if matches!(self.large.get(slot), Some(Large::Request(_) | Large::Sending { .. })) {
+        let is_request = |large: &Large| {
+            matches!(large, Large::Request(_) | Large::Here { .. } | Large::Sending { .. })
+        };
+        if self.large.get(slot).is_some_and(is_request) {
             self.large.take(slot);
             self.ready.retain(|ready| *ready != slot);
         }

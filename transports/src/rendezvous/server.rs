@@ -2,19 +2,28 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use farcall_core::error::ReserveError;
 use farcall_core::time::Instant;
 use farcall_verbs::VerbsError;
-use farcall_verbs::{Access, Buffer, Drafts, ProtectionDomain, RemoteRegion, SharedRegion};
+use farcall_verbs::{
+    Access, Buffer, Drafts, ProtectionDomain, RemoteRegion, RemoteSlice, SharedRegion,
+};
 
 use super::chunks::{Incoming, RING_CHUNKS, chunk_bytes, most_chunk_bytes, part_bytes, ring_bytes};
-use super::wire::{Grant, Lent};
+use super::reads::{IncomingRead, Read};
+use super::wire::{Grant, Here, Lent};
+use crate::buffers::export::{Export, Exports};
+use crate::kit::counts;
 use crate::kit::lending::{Lending, Loan};
 use crate::kit::memory::{Charge, Exposure, LargeBuffers, size_class};
 
 /// Landing rings that one client may have at a time: one that it writes, and one that is ready when that is full. More would only
 /// be colder.
 const RINGS_PER_CLIENT: u64 = 2;
+
+/// Pieces of a client's memory that this end maps, where it maps what it reads.
+const MOST_KEYS: usize = 256;
 
 /// A large message of a slot.
 #[derive(Debug)]
@@ -26,10 +35,16 @@ enum Large {
         ring: Ring,
         whole: Buffer,
     },
+    /// A request that waits at its client to be read.
+    Waiting(Here),
+    /// A request that is read.
+    Reading(IncomingRead),
     /// A response that a handler fills.
     Draft(Buffer),
     /// A response that the client reads.
     Lent(Buffer),
+    /// The same, in memory of the program's.
+    LentHere(Export),
 }
 
 /// Where chunks land. Only this client knows its key.
@@ -55,6 +70,8 @@ pub(crate) struct Landed {
 #[derive(Debug)]
 pub(crate) enum Room {
     Granted(Grant),
+    /// The request is to be read.
+    Reading,
     /// The budget does not allow it now.
     Exhausted,
     /// The system has no memory, whatever the budget says.
@@ -74,6 +91,11 @@ pub(crate) struct LargeMessages {
     window: usize,
     rings: Vec<Ring>,
     responses: Option<LargeBuffers>,
+    /// Where requests are read into.
+    requests: Option<LargeBuffers>,
+    /// The keys of the client's memory that requests were read from.
+    keys: Vec<u32>,
+    exports: Exports,
     pd: ProtectionDomain,
 }
 
@@ -87,6 +109,9 @@ impl LargeMessages {
             window: window as usize,
             rings: Vec::new(),
             responses: None,
+            requests: None,
+            keys: Vec::new(),
+            exports: Exports::new(&pd),
             pd,
         }
     }
@@ -103,16 +128,103 @@ impl LargeMessages {
     }
 
     /// Whether the client may have memory for one more request of `len` bytes now.
-    pub(crate) fn may_land(&self, len: u64, lending: &Lending) -> bool {
+    pub(crate) fn may_land(&self, slot: u32, len: u64, lending: &Lending) -> bool {
         let most = RINGS_PER_CLIENT * RING_CHUNKS * most_chunk_bytes(self.pd.caps());
         let ring = ring_bytes(len, self.chunk_of(len));
-        let has_rings = self.landing == 0 || self.landing + ring <= most;
+        let has_rings = self.landing == 0 || self.landing + ring <= most || self.is_here(slot);
         has_rings && lending.is_within_share(&self.loan, len)
     }
 
     /// Bytes of a chunk of a message of `len` bytes.
     fn chunk_of(&self, len: u64) -> u64 {
         chunk_bytes(len, self.pd.caps())
+    }
+
+    fn is_here(&self, slot: u32) -> bool {
+        matches!(self.large.get(slot as usize), Some(Large::Waiting(_)))
+    }
+
+    /// The slot's request waits at its client. If it is not to be read, because the client has named too many pieces of its memory, it is
+    /// written like any other.
+    pub(crate) fn wait_to_read(&mut self, slot: u32, here: Here) {
+        let key = RemoteRegion::from(here.region).rkey;
+        // A NIC keeps nothing of a peer's memory.
+        let is_known = self.pd.caps().network || self.keys.contains(&key);
+        if !is_known && self.keys.len() == MOST_KEYS {
+            return;
+        }
+        if !is_known {
+            self.keys.push(key);
+        }
+        *self.at(slot) = Large::Waiting(here);
+    }
+
+    /// Memory to read the slot's request into.
+    fn make_room_to_read(
+        &mut self,
+        slot: u32,
+        here: &Here,
+        lending: &Lending,
+        now: Instant,
+    ) -> Room {
+        let LargeMessages { requests, pd, .. } = self;
+        let requests = requests
+            .get_or_insert_with(|| LargeBuffers::new(pd, Exposure::Private, lending.budget()));
+        let len = here.message_len();
+        let taken = usize::try_from(len).ok().map(|len| requests.take(len));
+        match taken {
+            Some(Ok(Some(memory))) => {
+                self.loan.take(slot, len, now);
+                *self.at(slot) = Large::Reading(IncomingRead::new(here, memory));
+                Room::Reading
+            }
+            Some(Ok(None)) => Room::Exhausted,
+            Some(Err(error)) => {
+                tracing::warn!(%error, len, "no memory for a large request");
+                Room::Failed
+            }
+            None => Room::Failed,
+        }
+    }
+
+    /// What to read next of the slot's request, if it is read and another part may be under way.
+    pub(crate) fn next_read(&mut self, slot: u32) -> Option<(Buffer, RemoteSlice)> {
+        let part = most_chunk_bytes(self.pd.caps());
+        match self.at(slot) {
+            Large::Reading(read) => read.next(part),
+            _ => None,
+        }
+    }
+
+    /// One more part of the slot's request has been read.
+    pub(crate) fn add_read(&mut self, slot: u32, part: Buffer, now: Instant) -> Read {
+        self.loan.move_on(now);
+        let Large::Reading(read) = self.at(slot) else { return Read::Partly };
+        match read.add(part) {
+            Read::Partly => Read::Partly,
+            ended => {
+                self.take(slot);
+                self.loan.give_back(slot);
+                ended
+            }
+        }
+    }
+
+    /// The slot's request is not wanted any more. `false`: parts of it are still being read.
+    pub(crate) fn give_up_request(&mut self, slot: u32) -> bool {
+        if let Large::Reading(read) = self.at(slot)
+            && !read.give_up()
+        {
+            return false;
+        }
+        match self.at(slot) {
+            Large::Waiting(_) | Large::Reading(_) => {
+                self.take(slot);
+                self.loan.give_back(slot);
+            }
+            _ => drop(self.take_request(slot)),
+        }
+        true
     }
 
     /// Makes room for the slot's request: a landing ring, and a buffer of `assembly` to put it together in.
@@ -123,6 +235,9 @@ impl LargeMessages {
         (assembly, lending): (&mut LargeBuffers, &Lending),
         now: Instant,
     ) -> Room {
+        if let &mut Large::Waiting(here) = self.at(slot) {
+            return self.make_room_to_read(slot, &here, lending, now);
+        }
         let made = usize::try_from(len).ok().and_then(|bytes| {
             let whole = assembly.take(bytes).transpose()?;
             let ring = self.ring(len, lending).transpose()?;
@@ -231,6 +346,26 @@ impl LargeMessages {
         Some(Lent { region: region.into(), part: region.len.into() })
     }
 
+    /// Lends the slot's response, which is `front` and then these bytes, where they are. `None`: they have to be copied.
+    #[cold]
+    pub(crate) fn lend_here(
+        &mut self,
+        slot: u32,
+        front: &[u8],
+        body: &Bytes,
+        lending: &Lending,
+    ) -> Option<Here> {
+        if !lending.is_within_share(&self.loan, body.len() as u64) {
+            return None;
+        }
+        let export = self.exports.export(body)?;
+        let here = Here::new(front, export.region)?;
+        counts::count_offered();
+        self.loan.take_response_to_read(slot, export.region.len);
+        *self.at(slot) = Large::LentHere(export);
+        Some(here)
+    }
+
     /// A response may be lent in parts: the client copies it itself, and no other one is lent in parts, so that it has a receive for
     /// each.
     pub(crate) fn may_part(&self) -> bool {
@@ -271,17 +406,20 @@ impl LargeMessages {
     pub(crate) fn give_back(&mut self, slot: u32, now: Instant) {
         self.loan.move_on(now);
         self.in_parts.take_if(|lent| *lent == slot);
-        if let Large::Lent(response) = self.take(slot) {
-            drop(response);
-            self.loan.give_back(slot);
+        match self.take(slot) {
+            Large::Lent(response) => drop(response),
+            Large::LentHere(export) => drop(export),
+            _ => return,
         }
+        self.loan.give_back(slot);
     }
 
     /// Frees the memory that is kept for later; `false` if there was none.
     pub(crate) fn trim(&mut self) -> bool {
         let rings = !self.rings.is_empty();
         self.rings.clear();
-        self.responses.as_mut().is_some_and(LargeBuffers::trim) | rings
+        let halves = [&mut self.responses, &mut self.requests].into_iter().flatten();
+        halves.fold(rings, |freed, half| half.trim() | freed)
     }
 }
 
@@ -314,21 +452,21 @@ mod tests {
     fn a_client_has_two_landing_rings_however_much_memory_there_is() {
         let (mut large, mut assembly, lending) = bench(1 << 30);
         for slot in 0..2 {
-            assert!(large.may_land(LONG, &lending));
+            assert!(large.may_land(0, LONG, &lending));
             let room = large.make_room(slot, LONG, (&mut assembly, &lending), Instant::ZERO);
             assert!(matches!(room, Room::Granted(_)), "{room:?}");
         }
-        assert!(lending.is_within_share(&large.loan, LONG) && !large.may_land(LONG, &lending));
+        assert!(lending.is_within_share(&large.loan, LONG) && !large.may_land(0, LONG, &lending));
         assert!(large.take_request(0).is_some());
-        assert!(large.may_land(LONG, &lending));
+        assert!(large.may_land(0, LONG, &lending));
     }
 
     #[test]
     fn nothing_lands_beyond_the_share_of_a_client_that_has_its_landing_rings() {
         let (mut large, _, lending) = bench(2 * LONG);
         large.loan.take_response_to_read(0, LONG);
-        assert!(!large.may_land(1, &lending));
+        assert!(!large.may_land(0, 1, &lending));
         large.loan.give_back(0);
-        assert!(large.may_land(LONG, &lending));
+        assert!(large.may_land(0, LONG, &lending));
     }
 }

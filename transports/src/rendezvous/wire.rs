@@ -61,6 +61,31 @@ impl Lent {
     }
 }
 
+/// Bytes in front of a message that waits to be read.
+pub(crate) const FRONT_BYTES: usize = 8;
+
+/// Either: the message is these bytes in front, and then those that wait here to be read. A request waits until it is answered, a response
+/// until it is released.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Here {
+    /// Exactly the bytes behind the front.
+    pub(crate) region: WireRegion,
+    pub(crate) front: [u8; FRONT_BYTES],
+}
+
+impl Here {
+    /// A message of these bytes, and then those of this memory. `None` if there are not as many in front as such a message has.
+    pub(crate) fn new(front: &[u8], region: RemoteRegion) -> Option<Here> {
+        Some(Here { region: region.into(), front: front.try_into().ok()? })
+    }
+
+    /// Bytes of the whole message.
+    pub(crate) fn message_len(&self) -> u64 {
+        self.region.len.get().saturating_add(FRONT_BYTES as u64)
+    }
+}
+
 /// Server: the announced request is over the limit.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

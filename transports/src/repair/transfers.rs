@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use bytes::Bytes;
 use farcall_core::time::Instant;
 use farcall_verbs::{Buffer, ProtectionDomain};
 
@@ -116,6 +117,11 @@ impl Transfers {
     /// Some response waits for memory, which comes back without an event.
     pub(crate) fn wants_memory(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// A whole response, for the program.
+    pub(crate) fn hand_over(&self, response: Buffer) -> Bytes {
+        self.responses.budget().hand_over(response)
     }
 
     /// Memory for a request of this slot, if there is some now.

@@ -15,6 +15,7 @@ use crate::contract::{Answer, MAX_SLOT_BYTES, NewClient, SetupError, Terms};
 use crate::kit::setup;
 use crate::rendezvous::{LONGEST_CHUNK_BYTES, RING_CHUNKS};
 use crate::slots::accept::{MadeEnd, MakeEnds};
+use crate::slots::features::Features;
 use crate::slots::link::{Link, LinkSizes, stride};
 use crate::slots::operations::MOST_CREDITS;
 use crate::slots::wire::{MAX_CLIENTS, MAX_WINDOW};
@@ -121,12 +122,13 @@ struct EndSetup {
 impl EndSetup {
     fn encode(qp: &QueuePair, client: u32, (credits, spare): (u32, u32)) -> Vec<u8> {
         let endpoint = qp.endpoint().to_bytes().to_vec();
-        postcard::to_allocvec(&EndSetup { endpoint, client, credits, spare }).unwrap_or_default()
+        let setup = EndSetup { endpoint, client, credits, spare };
+        Features::OURS.append_to(postcard::to_allocvec(&setup).unwrap_or_default())
     }
 
-    fn decode(bytes: &[u8]) -> Result<(Endpoint, EndSetup), SetupError> {
-        let setup: EndSetup = setup::decode(bytes)?;
-        Ok((setup::decode_endpoint(&setup.endpoint)?, setup))
+    fn decode(bytes: &[u8]) -> Result<(Endpoint, EndSetup, Features), SetupError> {
+        let (setup, features): (EndSetup, _) = Features::split(bytes)?;
+        Ok((setup::decode_endpoint(&setup.endpoint)?, setup, features))
     }
 }
 
@@ -173,7 +175,8 @@ impl ClientPort {
         caps: &Capabilities,
         answer: &Answer<'_>,
     ) -> Result<((Link<Sends>, ProtectionDomain), Terms), SetupError> {
-        let (endpoint, EndSetup { client, credits, spare, .. }) = EndSetup::decode(answer.setup)?;
+        let (endpoint, setup, features) = EndSetup::decode(answer.setup)?;
+        let EndSetup { client, credits, spare, .. } = setup;
         if client >= MAX_CLIENTS {
             return Err(SetupError::Misbehaved("it gave an impossible client number"));
         }
@@ -188,7 +191,8 @@ impl ClientPort {
         let terms = Terms { window: credits, ..*answer.terms };
         connect(&mut self.qp, &endpoint, answer.timeout)?;
         let sends = Sends::of_client(terms.slot, self.repost_at, spare);
-        let link = Link::new(self.qp, sends, &Sizes::new(&terms, caps).link, client, &self.pd)?;
+        let (sizes, number) = (Sizes::new(&terms, caps).link, (client, features));
+        let link = Link::new(self.qp, sends, &sizes, number, &self.pd)?;
         Ok(((link, self.pd), terms))
     }
 }
@@ -219,7 +223,7 @@ impl MakeEnds for Ports {
         id: ClientId,
         client: &NewClient<'_>,
     ) -> Result<MadeEnd<Sends>, SetupError> {
-        let (endpoint, _) = EndSetup::decode(client.setup)?;
+        let (endpoint, _, features) = EndSetup::decode(client.setup)?;
         let grant = self.grants.grant(client.terms.window);
         let (credits, spare) = (grant.credits, grant.spare);
         self.grants.back()?;
@@ -238,7 +242,7 @@ impl MakeEnds for Ports {
         let setup = EndSetup::encode(&qp, id.number, (credits, spare));
         connect(&mut qp, &endpoint, client.timeout)?;
         let sends = Sends::of_server(terms.slot, grant);
-        let link = Link::new(qp, sends, &sizes.link, id.number, &pd)?;
+        let link = Link::new(qp, sends, &sizes.link, (id.number, features), &pd)?;
         Ok(MadeEnd { link, pd, terms, setup })
     }
 }

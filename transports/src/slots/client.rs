@@ -15,6 +15,7 @@ use super::carrier::ClientCarrier;
 use super::link::Link;
 use super::window::{Phase, Window};
 use super::wire::{HEADER_BYTES, Kind};
+use crate::buffers::export::Exports;
 use crate::contract::Terms;
 use crate::kit::completions::{Completions, failure};
 use crate::kit::scratch::Scratch;
@@ -38,7 +39,7 @@ impl<C: ClientCarrier> Client<C> {
         memory: u64,
     ) -> Client<C> {
         let transfers = Transfers::new(terms.window, &pd, memory);
-        let window = Window::new(link, transfers, terms, pd.caps());
+        let window = Window::new(link, transfers, Exports::new(&pd), terms, pd.caps());
         Client { window, completions, scratch: Scratch::new(terms.slot as usize) }
     }
 
@@ -50,6 +51,11 @@ impl<C: ClientCarrier> Client<C> {
         body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
+        if let Body::Shared(body) = body
+            && let Some(id) = self.window.offer_large(front, body)?
+        {
+            return Ok(id);
+        }
         match body {
             Body::Shared(body) if self.window.transfers.can_share(front.len()) => {
                 let id = self.window.share_large(front, body)?;
@@ -146,6 +152,8 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
             }
             // The server has answered already.
             Phase::Fetching => {}
+            // The server may be reading it.
+            _ if window.transfers.is_offered(id.index) => window.cancel(id.index),
             _ => {
                 window.transfers.forget(id.index);
                 window.cancel(id.index);

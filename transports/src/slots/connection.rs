@@ -13,7 +13,7 @@ use crate::kit::clusters::ClusterQueue;
 use crate::kit::memory::Charge;
 use crate::kit::roster::Member;
 use crate::rendezvous::server::LargeMessages;
-use crate::rendezvous::wire::Announce;
+use crate::rendezvous::wire::{Announce, Here};
 
 /// What became of a slot's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,22 +41,53 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The length of the request that this message announces.
+    /// The request that this message announces.
     #[cold]
-    pub(crate) fn announced(&mut self, message: &[u8]) -> Result<u64, Disconnect> {
-        let Some((generation, Kind::Announce, body)) = split(message) else {
+    pub(crate) fn announced(&mut self, message: &[u8]) -> Result<Announced, Disconnect> {
+        let Some((generation, kind, body)) = split(message) else {
             return Err("a malformed header".into());
         };
-        let Ok(announce) = Announce::read_from_bytes(body) else {
-            return Err("a malformed announcement".into());
+        let announced = match kind {
+            Kind::Announce => Announce::read_from_bytes(body).ok().map(Announced::ToWrite),
+            Kind::RequestHere => Here::read_from_bytes(body).ok().map(Announced::ToRead),
+            _ => return Err("a malformed header".into()),
         };
+        let Some(announced) = announced else { return Err("a malformed announcement".into()) };
         self.generation = generation;
-        Ok(announce.len.get())
+        Ok(announced)
     }
 
     /// The client does not wait for this use of the slot any more. `false`: it has said so before.
     pub(crate) fn cancel(&mut self) -> bool {
         self.cancelled.replace(self.generation) != Some(self.generation)
+    }
+}
+
+/// A large request that is not here yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Announced {
+    /// Its client writes it when it may.
+    ToWrite(Announce),
+    /// This end reads it.
+    ToRead(Here),
+}
+
+impl Announced {
+    /// Its length.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Announced::ToWrite(announce) => announce.len.get(),
+            Announced::ToRead(here) => here.message_len(),
+        }
+    }
+
+    /// It has no bytes, or none that are to be moved.
+    pub(super) fn is_empty(&self) -> bool {
+        let front = match self {
+            Announced::ToWrite(_) => 0,
+            Announced::ToRead(here) => here.front.len() as u64,
+        };
+        self.len() <= front
     }
 }
 

@@ -2,18 +2,22 @@
 
 use farcall_core::metrics::RefusalReason;
 use farcall_core::time::Instant;
-use farcall_core::transport::RequestSink;
+use farcall_core::transport::{Message, RequestSink};
+use farcall_verbs::Buffer;
 use zerocopy::IntoBytes;
 
 use super::carrier::ServerCarrier;
-use super::connection::Phase;
-use super::link::owned;
+use super::connection::{Announced, Phase};
 use super::requests::{Clients, Disconnect};
 use super::wire::{Kind, Op};
 use crate::kit::fair_queue::Verdict;
 use crate::kit::lending::{Lending, Shortage};
+use crate::rendezvous::Read;
 use crate::rendezvous::server::{Landed, Room};
 use crate::rendezvous::wire::OverLimit;
+
+/// Parts of large requests that one poll reads: some 20 us of copying, which is what a small call may have to wait for.
+const STEPS_PER_POLL: usize = 2;
 
 impl<C: ServerCarrier> Clients<C> {
     /// A large request wants to land.
@@ -22,11 +26,12 @@ impl<C: ServerCarrier> Clients<C> {
         &mut self,
         client: u32,
         index: u32,
-        len: u64,
+        announced: Announced,
         now: Instant,
     ) -> Result<(), Disconnect> {
         let Some(connection) = self.roster.get(client) else { return Ok(()) };
-        if len == 0 {
+        let len = announced.len();
+        if announced.is_empty() {
             return Err("an announcement of nothing".into());
         }
         if len > connection.max_message {
@@ -37,6 +42,9 @@ impl<C: ServerCarrier> Clients<C> {
             return Ok(());
         }
         connection.slots[index as usize].phase = Phase::Waiting;
+        if let Announced::ToRead(here) = announced {
+            connection.large.wait_to_read(index, here);
+        }
         self.lending.wait(client, index, len);
         self.serve_waiting(now);
         Ok(())
@@ -54,7 +62,7 @@ impl<C: ServerCarrier> Clients<C> {
     /// Makes room for a request, and tells its client.
     fn grant(&mut self, client: u32, index: u32, len: u64, now: Instant) -> Verdict {
         let Some(connection) = self.roster.get(client) else { return Verdict::Done };
-        if !connection.large.may_land(len, &self.lending) {
+        if !connection.large.may_land(index, len, &self.lending) {
             return Verdict::ClientFull;
         }
         let mut room = self.make_room(client, index, len, now);
@@ -69,6 +77,12 @@ impl<C: ServerCarrier> Clients<C> {
                 let generation = slot.generation;
                 connection.link.post_control(index, generation, Kind::Grant, grant.as_bytes());
                 self.roster.enter_line(client);
+                Verdict::Done
+            }
+            Room::Reading => {
+                let Some(connection) = self.roster.get(client) else { return Verdict::Done };
+                connection.slots[index as usize].phase = Phase::Landing;
+                self.reading.push_back((client, index));
                 Verdict::Done
             }
             Room::Exhausted => {
@@ -106,7 +120,7 @@ impl<C: ServerCarrier> Clients<C> {
             self.roster.enter_line(client);
         }
         if let Some(whole) = whole {
-            self.dispatch_large(client, index, owned(whole), sink);
+            self.dispatch_large(client, index, whole, sink);
             self.serve_waiting(now);
         }
         Ok(())
@@ -117,12 +131,50 @@ impl<C: ServerCarrier> Clients<C> {
         &mut self,
         client: u32,
         index: u32,
-        request: farcall_core::transport::Message<'_>,
+        request: Buffer,
         sink: &mut dyn RequestSink,
     ) {
+        let request = Message::Owned(self.lending.budget().hand_over(request));
         let Some(connection) = self.roster.get(client) else { return };
         connection.slots[index as usize].phase = Phase::Busy;
         sink.request(connection.token(index), request, self);
+    }
+
+    /// Reads large requests on, a bounded number of bytes. Answers whether there is more to read at once.
+    #[cold]
+    pub(super) fn read_requests(&mut self) -> bool {
+        for _ in 0..STEPS_PER_POLL {
+            let Some((client, index)) = self.reading.pop_front() else { return false };
+            let Some(connection) = self.roster.get(client) else { continue };
+            if !connection.link.has_room() {
+                // A completion makes room.
+                self.reading.push_back((client, index));
+                return false;
+            }
+            if let Some((into, remote)) = connection.large.next_read(index) {
+                connection.link.fetch_part(index, into, remote);
+                self.reading.push_back((client, index));
+            }
+        }
+        !self.reading.is_empty()
+    }
+
+    /// Parts of a client's large requests have been read.
+    #[cold]
+    pub(super) fn handle_parts(&mut self, client: u32, now: Instant, sink: &mut dyn RequestSink) {
+        let mut parts = std::mem::take(&mut self.arrived.parts);
+        for (index, part) in parts.drain(..) {
+            let Some(connection) = self.roster.get(client) else { break };
+            match connection.large.add_read(index, part, now) {
+                Read::Partly if self.reading.contains(&(client, index)) => {}
+                Read::Partly => self.reading.push_back((client, index)),
+                Read::Whole(whole) => self.dispatch_large(client, index, whole, sink),
+                Read::GivenUp => self.confirm_dropped(client, index),
+            }
+        }
+        parts.clear();
+        self.arrived.parts = parts;
+        self.serve_waiting(now);
     }
 
     /// The client does not want its announced request any more. All chunks that it wrote have landed: they were posted
@@ -130,12 +182,19 @@ impl<C: ServerCarrier> Clients<C> {
     pub(super) fn drop_announced(&mut self, client: u32, index: u32, now: Instant) {
         self.lending.stop_waiting(client, index);
         let Some(connection) = self.roster.get(client) else { return };
-        drop(connection.large.take_request(index));
+        if connection.large.give_up_request(index) {
+            self.confirm_dropped(client, index);
+        }
+        self.serve_waiting(now);
+    }
+
+    /// A request that was given up is gone: its client may use its slot, and its memory.
+    fn confirm_dropped(&mut self, client: u32, index: u32) {
+        let Some(connection) = self.roster.get(client) else { return };
         connection.slots[index as usize].phase = Phase::Idle;
         // Never left to be fetched: a credit for a chunk, which is sent, would come after it.
         connection.link.post_op(Op::Dropped, index);
         self.roster.enter_line(client);
-        self.serve_waiting(now);
     }
 
     /// The client has read its response.

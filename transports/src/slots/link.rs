@@ -8,6 +8,7 @@ use farcall_verbs::{Buffer, BufferPool, ProtectionDomain, QueuePair, RemoteSlice
 use farcall_verbs::{WorkCompletion, WorkRequest};
 
 use super::carrier::{Carrier, ClientCarrier, Fetch, Fetched, ServerCarrier};
+use super::features::Features;
 use super::operations::MOST_CREDITS;
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
 use crate::contract::SetupError;
@@ -117,6 +118,7 @@ pub(crate) struct Link<C> {
     is_flooded: bool,
     slot_bytes: usize,
     client: u32,
+    peer: Features,
     /// Posts wait, or the queue pair is broken.
     urgent: bool,
     /// The buffer in which each slot's next message is made, unless it is under way; of the slots that have been used.
@@ -136,7 +138,7 @@ impl<C: Carrier> Link<C> {
         qp: QueuePair,
         carrier: C,
         sizes: &LinkSizes,
-        client: u32,
+        (client, peer): (u32, Features),
         pd: &ProtectionDomain,
     ) -> Result<Link<C>, SetupError> {
         let window = sizes.window as usize;
@@ -155,6 +157,7 @@ impl<C: Carrier> Link<C> {
             is_flooded: false,
             slot_bytes: sizes.slot as usize,
             client,
+            peer,
             urgent: false,
             staging: Vec::with_capacity(window.min(FEW_BUFFERS)),
             spare: Vec::with_capacity(buffers),
@@ -176,6 +179,11 @@ impl<C: Carrier> Link<C> {
     /// The client's number at its server thread.
     pub(crate) fn client(&self) -> u32 {
         self.client
+    }
+
+    /// What the peer can do.
+    pub(crate) fn peer(&self) -> Features {
+        self.peer
     }
 
     /// A post failed: the queue pair is in error, or the peer's numbers made no sense.
@@ -536,11 +544,6 @@ impl<C: ClientCarrier> Link<C> {
             self.post_at_once(WorkRequest::read(into, remote), UnderWay::Responses(what));
         }
     }
-}
-
-/// A large message of private memory, to be kept.
-pub(crate) fn owned(buffer: Buffer) -> Message<'static> {
-    Message::Owned(bytes::Bytes::from_owner(buffer))
 }
 
 #[cfg(test)]

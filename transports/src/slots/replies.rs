@@ -1,7 +1,7 @@
 //! Answers of one server thread.
 
 use farcall_core::error::{Backpressure, ReserveError};
-use farcall_core::transport::{CallToken, Replies};
+use farcall_core::transport::{Body, CallToken, Replies};
 use farcall_verbs::Drafts;
 use zerocopy::IntoBytes;
 
@@ -43,14 +43,17 @@ impl<C: ServerCarrier> Replies for Clients<C> {
         &mut self,
         token: &mut Option<CallToken>,
         front: &[u8],
-        body: &[u8],
+        body: Body<'_>,
     ) -> Result<(), ReserveError> {
         let Some(call) = token else { return Ok(()) };
         let Some(connection) = self.roster.get_in_line(call.client()) else {
             return Err(ReserveError::Closed);
         };
         if front.len() + body.len() > connection.max_small {
-            lend_pieces(connection, &mut self.lending, call, [front, body])?;
+            let lending = &mut self.lending;
+            if !lend_here(connection, lending, call, front, body)? {
+                lend_pieces(connection, lending, call, [front, &body])?;
+            }
             *token = None;
             return Ok(());
         }
@@ -62,7 +65,7 @@ impl<C: ServerCarrier> Replies for Clients<C> {
         if let Some(slot) = connection.slot_of(call) {
             slot.phase = Phase::Idle;
         }
-        connection.link.post_parts(call.slot(), call.generation(), front, body);
+        connection.link.post_parts(call.slot(), call.generation(), front, &body);
         *token = None;
         Ok(())
     }
@@ -84,6 +87,30 @@ fn reserve_large<'c, C: ServerCarrier>(
         return Err(ReserveError::TooLarge { len: len as u64, max: connection.max_message });
     }
     Ok(drafts.open(connection.large.reserve(slot, len, lending)?))
+}
+
+/// Lends a response where it is, if it is in registered memory of the program's and the client can read it there. `false`: nothing was done.
+#[cold]
+fn lend_here<C: ServerCarrier>(
+    connection: &mut Connection<C>,
+    lending: &Lending,
+    call: &CallToken,
+    front: &[u8],
+    body: Body<'_>,
+) -> Result<bool, ReserveError> {
+    let Body::Shared(body) = body else { return Ok(false) };
+    let len = (front.len() + body.len()) as u64;
+    if len > connection.max_message || !connection.link.peer().reads_here {
+        return Ok(false);
+    }
+    if connection.slot_of(call).is_none() {
+        return Err(ReserveError::Closed);
+    }
+    let Connection { large, link, slots, .. } = connection;
+    let Some(here) = large.lend_here(call.slot(), front, body, lending) else { return Ok(false) };
+    link.post_control(call.slot(), call.generation(), Kind::ResponseHere, here.as_bytes());
+    slots[call.slot() as usize].phase = Phase::Lent;
+    Ok(true)
 }
 
 /// Lends a response that consists of these pieces. The client reads its first parts while the next are copied.

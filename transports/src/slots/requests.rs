@@ -1,5 +1,7 @@
 //! The clients of one server thread: what their completions bring.
 
+use std::collections::VecDeque;
+
 use farcall_core::metrics::RefusalReason;
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{ClientEvent, ClientId, RequestSink};
@@ -26,8 +28,10 @@ pub(crate) struct Clients<C> {
     pub(crate) drafts: Drafts,
     /// Clients whose posts failed, or that hold memory and do not move on; the next poll drops them.
     pub(crate) broken: Vec<u32>,
-    /// Requests that were READ, for a moment.
-    arrived: Arrived,
+    /// What was READ, for a moment.
+    pub(super) arrived: Arrived,
+    /// Large requests of which more can be READ: their clients and slots, in turn.
+    pub(super) reading: VecDeque<(u32, u32)>,
     /// Clients that have announced something, for the schedule of carriers that have one, and for those that look at some only.
     pub(crate) announced: Vec<u32>,
     /// Clients that have left, for the same.
@@ -68,6 +72,7 @@ impl<C: ServerCarrier> Clients<C> {
             drafts,
             broken: Vec::new(),
             arrived: Arrived::default(),
+            reading: VecDeque::new(),
             announced: Vec::with_capacity(if C::LOOKS { POLL_BATCH } else { 0 }),
             departed: Vec::new(),
         }
@@ -156,6 +161,9 @@ impl<C: ServerCarrier> Clients<C> {
             }
             if connection.link.has_posts() {
                 self.roster.enter_line(client);
+            }
+            if !self.arrived.parts.is_empty() {
+                self.handle_parts(client, now, sink);
             }
             return;
         }
@@ -256,8 +264,8 @@ impl<C: ServerCarrier> Clients<C> {
         let Some(message) = connection.link.read(completion, index, scratch) else {
             return Err("a length beyond the slot".into());
         };
-        let len = slot.announced(&message)?;
-        self.handle_announcement(client, index, len, now)
+        let announced = slot.announced(&message)?;
+        self.handle_announcement(client, index, announced, now)
     }
 
     /// Takes the requests of a client that have arrived without completions, at most a window of them and so many. Gives their
@@ -307,7 +315,7 @@ impl<C: ServerCarrier> Clients<C> {
                     }
                     _ => slot
                         .announced(&message)
-                        .and_then(|len| self.handle_announcement(client, index, len, now)),
+                        .and_then(|it| self.handle_announcement(client, index, it, now)),
                 },
             };
             if let Err(why) = handled {
@@ -374,7 +382,12 @@ impl<C: ServerCarrier> Clients<C> {
     /// There is more to do than completions say.
     #[inline]
     pub(crate) fn need_attention(&self) -> bool {
-        self.lending.has_shortage() || !self.broken.is_empty()
+        self.lending.has_shortage() || !self.broken.is_empty() || !self.reading.is_empty()
+    }
+
+    /// Large requests can be read on.
+    pub(crate) fn can_read(&self) -> bool {
+        !self.reading.is_empty()
     }
 
     /// Answers that clients have not read yet, or that have not left.

@@ -117,6 +117,7 @@ impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
                 clients.serve_waiting(now);
             }
         }
+        let reads_on = clients.read_requests();
         // Grants leave at once: the turn may have nothing else to send.
         clients.ring();
         while let Some(client) = clients.broken.pop() {
@@ -127,7 +128,7 @@ impl<C: ServerCarrier, S: Shared<C>> Server<C, S> {
             };
             clients.remove(client, why, sink);
         }
-        clients.lending.poll_at(now)
+        if reads_on { PollAt::Now } else { clients.lending.poll_at(now) }
     }
 
     fn say_goodbye(&mut self) {
@@ -212,6 +213,9 @@ impl<C: ServerCarrier, S: Shared<C>> ServerTransport for Server<C, S> {
             return false;
         }
         let Server { clients, queues, .. } = self;
+        if clients.can_read() {
+            return false;
+        }
         let has_work = || clients.roster.has_news() || !clients.broken.is_empty();
         if queues.is_empty() && has_work() {
             return false;

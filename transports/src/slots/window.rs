@@ -5,18 +5,19 @@ use farcall_core::error::{Backpressure, FailureKind, ReserveError, TransportFail
 use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{Message, ReplySink, SlotId};
 use farcall_verbs::{Capabilities, CompletionOpcode, Status, WorkCompletion};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::carrier::{ClientCarrier, ReadNumber};
 use super::free_slots::FreeSlots;
-use super::link::{Arrived, Link, owned};
+use super::link::{Arrived, Link};
 use super::operations::Operations;
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, split};
+use crate::buffers::export::Exports;
 use crate::contract::Terms;
 use crate::kit::memory;
 use crate::kit::scratch::Scratch;
 use crate::rendezvous::client::{Transfer, Transfers};
-use crate::rendezvous::wire::{Grant, Lent, OverLimit};
+use crate::rendezvous::wire::{Grant, Here, Lent, OverLimit};
 
 /// Chunks of large messages that one poll moves: some 20 us of copying, which is what a small call
 /// may have to wait for.
@@ -64,6 +65,7 @@ pub(super) struct Window<C> {
     pub(super) free: FreeSlots,
     pub(super) operations: Operations,
     pub(super) transfers: Transfers,
+    exports: Exports,
     pub(super) arrived: Arrived,
     /// Slots of requests that the server has dropped, and the READ after which each is free.
     pub(super) dropped: Vec<(u32, ReadNumber)>,
@@ -97,6 +99,7 @@ impl<C: ClientCarrier> Window<C> {
     pub(super) fn new(
         link: Link<C>,
         transfers: Transfers,
+        exports: Exports,
         terms: &Terms,
         caps: &Capabilities,
     ) -> Window<C> {
@@ -115,6 +118,7 @@ impl<C: ClientCarrier> Window<C> {
             slots: vec![slot; terms.window as usize].into(),
             free: FreeSlots::new(terms.window, caps),
             transfers,
+            exports,
             arrived: Arrived::default(),
             dropped: Vec::new(),
             max_message: terms.max_message,
@@ -164,6 +168,27 @@ impl<C: ClientCarrier> Window<C> {
         let index = self.take_free_for_large(front.len() + body.len())?;
         self.transfers.share(index, front, body);
         Ok(self.slots[index as usize].reserve(index, 0))
+    }
+
+    /// Posts a request that stays in its caller's memory, where the server reads it, if that memory is registered and the server can.
+    #[cold]
+    pub(super) fn offer_large(
+        &mut self,
+        front: &[u8],
+        body: &Bytes,
+    ) -> Result<Option<SlotId>, ReserveError> {
+        if !self.link.peer().reads_here || self.over.is_some() {
+            return Ok(None);
+        }
+        let Some(export) = self.exports.export(body) else { return Ok(None) };
+        let Some(here) = Here::new(front, export.region) else { return Ok(None) };
+        let index = self.take_free_for_large(front.len() + body.len())?;
+        self.transfers.offer(index, front, body, export);
+        let id = self.slots[index as usize].reserve(index, 0);
+        // The next message of this slot is the response, unless the server asks for the request to be written.
+        self.slots[index as usize].phase = Phase::Posted;
+        self.link.post_control(index, id.generation, Kind::RequestHere, here.as_bytes());
+        Ok(Some(id))
     }
 
     #[inline]
@@ -303,8 +328,13 @@ impl<C: ClientCarrier> Window<C> {
         sink: &mut dyn ReplySink,
     ) -> Result<(), Broken> {
         let id = SlotId { index, generation: slot.generation };
+        let is_asked = match slot.phase {
+            Phase::Announced => true,
+            Phase::Posted => self.transfers.is_offered(index),
+            _ => false,
+        };
         match (kind, slot.phase) {
-            (Kind::Grant, Phase::Announced) => {
+            (Kind::Grant, _) if is_asked => {
                 let grant = Grant::read_from_bytes(body).map_err(|_| NONSENSE)?;
                 if !slot.abandoned {
                     if !self.transfers.granted(index, &grant) {
@@ -328,7 +358,19 @@ impl<C: ClientCarrier> Window<C> {
                 self.slots[index as usize].phase = Phase::Fetching;
                 Ok(())
             }
-            (Kind::OverLimit, Phase::Announced) => {
+            (Kind::ResponseHere, Phase::Posted) => {
+                let here = Here::read_from_bytes(body).map_err(|_| NONSENSE)?;
+                if slot.abandoned {
+                    self.release(index);
+                    return Ok(());
+                }
+                if !self.transfers.lent_here(index, &here, self.max_message) {
+                    return Err(FailureKind::PeerMisbehaved("a response over the limit"));
+                }
+                self.slots[index as usize].phase = Phase::Fetching;
+                Ok(())
+            }
+            (Kind::OverLimit, _) if is_asked => {
                 let limit = OverLimit::read_from_bytes(body).map_err(|_| NONSENSE)?;
                 self.end(index);
                 if !slot.abandoned {
@@ -351,7 +393,11 @@ impl<C: ClientCarrier> Window<C> {
             return if makes_sense { Ok(()) } else { Err(NONSENSE) };
         }
         let slot = *self.slots.get(index as usize).ok_or(NONSENSE)?;
-        let unsent = matches!(slot.phase, Phase::Announced | Phase::Sending);
+        let unsent = match slot.phase {
+            Phase::Announced | Phase::Sending => true,
+            Phase::Posted => self.transfers.is_offered(index),
+            _ => false,
+        };
         match op {
             Op::Dropped if slot.abandoned && unsent => {
                 match self.link.carrier.next_read() {
@@ -424,7 +470,8 @@ impl<C: ClientCarrier> Window<C> {
             self.release(index);
             moved += 1;
             if !slot.abandoned {
-                sink.reply(SlotId { index, generation: slot.generation }, owned(buffer));
+                let whole = Message::Owned(self.transfers.hand_over(buffer));
+                sink.reply(SlotId { index, generation: slot.generation }, whole);
             }
         }
         // What waited before goes before.

@@ -39,12 +39,17 @@ pub(crate) enum Kind {
     Lent = 4,
     /// Server: the announced request is over the limit ([`OverLimit`](crate::rendezvous::wire::OverLimit)).
     OverLimit = 5,
+    /// Client: a request, of which most waits here to be read ([`Here`](crate::rendezvous::wire::Here)).
+    RequestHere = 6,
+    /// Server: the response, of which most waits here to be read ([`Here`](crate::rendezvous::wire::Here)).
+    ResponseHere = 7,
 }
 
 impl Kind {
     fn from_wire(byte: u8) -> Option<Kind> {
-        use Kind::{Announce, Grant, Inline, Lent, OverLimit};
-        [Inline, Announce, Grant, Lent, OverLimit].into_iter().find(|kind| *kind as u8 == byte)
+        use Kind::{Announce, Grant, Inline, Lent, OverLimit, RequestHere, ResponseHere};
+        let kinds = [Inline, Announce, Grant, Lent, OverLimit, RequestHere, ResponseHere];
+        kinds.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 
@@ -75,9 +80,10 @@ pub(crate) fn split(message: &[u8]) -> Option<(u32, Kind, &[u8])> {
 
 // Any slot holds every control message.
 const _: () = {
-    use crate::rendezvous::wire::{Announce, Grant, Lent, OverLimit};
+    use crate::rendezvous::wire::{Announce, Grant, Here, Lent, OverLimit};
     let least = crate::contract::MIN_SLOT_BYTES as usize - HEADER_BYTES;
     assert!(size_of::<Grant>() <= least && size_of::<Lent>() <= least);
+    assert!(size_of::<Here>() <= least);
     assert!(size_of::<OverLimit>() <= least && size_of::<Announce>() <= least);
 };
 

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+
 use crate::kit::memory::{Budget, Charge, size_class};
 
 /// Buffers that are kept for the next messages of their size.
@@ -79,6 +81,11 @@ impl Buffers {
         };
         drop(idle);
         Some(Buffer { memory: Some(memory), len, home: Arc::clone(&self.idle) })
+    }
+
+    /// A whole message of these, for the program.
+    pub(super) fn hand_over(&self, message: Buffer) -> Bytes {
+        self.budget.hand_over(message)
     }
 
     /// Frees what is not in use; `false` if all of it is.

@@ -525,7 +525,8 @@ impl Window {
         let Slot { generation, abandoned, .. } = self.slots[index as usize];
         self.end_large(index);
         if let Some(response) = response.filter(|_| !abandoned) {
-            sink.reply(SlotId { index, generation }, super::owned(response));
+            let response = Message::Owned(self.large.hand_over(response));
+            sink.reply(SlotId { index, generation }, response);
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 use super::buffers::{Buffer, Buffers};
 use crate::kit::memory::Budget;
 
@@ -130,6 +132,11 @@ impl LargeMessages {
             Large::Request(buffer) => Some(buffer),
             _ => None,
         }
+    }
+
+    /// A whole response, for the program.
+    pub(super) fn hand_over(&self, response: Buffer) -> Bytes {
+        self.responses.hand_over(response)
     }
 
     /// The slot's response of `len` bytes waits for memory.

@@ -42,15 +42,13 @@ mod tests;
 
 use std::io;
 
-use bytes::Bytes;
 use farcall_core::site::Site;
-use farcall_core::transport::{ClientTransport, Message};
+use farcall_core::transport::ClientTransport;
 
 use crate::contract::{
     Answer, Backend, Config, DeathNotice, Fabric, PendingClient, Placement, ServerHalf, SetupError,
     TakeStream, Terms,
 };
-use buffers::Buffer;
 use client::{Client, Handover};
 use server::Server;
 
@@ -150,9 +148,4 @@ fn is_nothing_yet(error: &io::Error) -> bool {
 #[cold]
 fn broken(error: &io::Error) -> Option<inbox::Misbehaved> {
     (error.kind() == io::ErrorKind::InvalidData).then_some("its bytes are no TLS of this session")
-}
-
-/// A large message, for whom it is for.
-fn owned(message: Buffer) -> Message<'static> {
-    Message::Owned(Bytes::from_owner(message))
 }

@@ -346,7 +346,9 @@ impl Clients {
         let Arrived::Whole(Some(request)) = arrived else { return };
         connection.loan.give_back(index);
         connection.slots[index as usize].phase = Phase::Busy;
-        sink.request(connection.token(index), super::owned(request), self);
+        let token = connection.token(index);
+        let request = Message::Owned(self.lending.budget().hand_over(request));
+        sink.request(token, request, self);
         self.serve_waiting(now);
     }
 

@@ -1,9 +1,10 @@
 //! A protection domain and the memory registered in it.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::context::Context;
-use super::memory::registered;
+use super::memory::{Registration, published, registered};
 use super::status;
 use super::sys::{Handle, ibv_pd};
 use crate::memory::region::Region;
@@ -38,6 +39,16 @@ impl ProtectionDomain {
         access: Access,
     ) -> Result<Region, VerbsError> {
         registered(self, len, access)
+    }
+
+    /// Registers a part of memory that is registered in another domain, for peers of this one to READ.
+    pub(crate) fn publish(
+        self: &Arc<Self>,
+        memory: &Registration,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Result<Region, VerbsError> {
+        published(self, memory, start, len)
     }
 }
 

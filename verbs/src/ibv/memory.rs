@@ -1,6 +1,7 @@
 //! Memory registered with a NIC.
 
 use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::domain::ProtectionDomain;
@@ -15,7 +16,8 @@ use crate::{Access, QpType, VerbsError};
 #[derive(Debug)]
 pub(crate) struct Registration {
     mr: Handle<ibv_mr>,
-    mapping: ManuallyDrop<Mapping>,
+    /// Other registrations may have it too.
+    mapping: ManuallyDrop<Arc<Mapping>>,
     domain: Arc<ProtectionDomain>,
 }
 
@@ -26,8 +28,30 @@ pub(super) fn registered(
     access: Access,
 ) -> Result<Region, VerbsError> {
     let mapping = Mapping::anonymous(len).map_err(status::resource("memory for a region"))?;
+    let start = mapping.start_non_null();
+    register(domain, Arc::new(mapping), start, len, access)
+}
+
+/// Registers a part of memory that is registered elsewhere, for peers of this domain to READ.
+pub(super) fn published(
+    domain: &Arc<ProtectionDomain>,
+    memory: &Registration,
+    start: NonNull<u8>,
+    len: usize,
+) -> Result<Region, VerbsError> {
+    register(domain, Arc::clone(&memory.mapping), start, len, Access::REMOTE_READ)
+}
+
+/// Registers `len` bytes from `start`, which the mapping has.
+fn register(
+    domain: &Arc<ProtectionDomain>,
+    mapping: Arc<Mapping>,
+    first: NonNull<u8>,
+    len: usize,
+    access: Access,
+) -> Result<Region, VerbsError> {
     let library = domain.context.library;
-    let (start, pd) = (mapping.start(), domain.raw.raw());
+    let (start, pd) = (first.as_ptr(), domain.raw.raw());
     let caps = domain.context.caps();
     let wanted = raw_access(access, caps.atomics, caps.max_mw > 0);
     let mut mr = None;
@@ -49,7 +73,7 @@ pub(super) fn registered(
     // SAFETY: libibverbs has filled the structure, and changes it no more.
     let (lkey, rkey) = unsafe { ((*mr.raw()).lkey, (*mr.raw()).rkey) };
     Ok(Region::new(RegionParts {
-        start: mapping.start_non_null(),
+        start: first,
         len,
         access,
         lkey,

@@ -110,6 +110,16 @@ impl BufferPool {
         self.shared.free.len() + self.shared.unused()
     }
 
+    /// What its buffers were cut from.
+    pub(crate) fn memory(&self) -> &Region {
+        &self.shared.memory
+    }
+
+    /// Where its memory starts, and how many bytes it has: to find the pool of bytes.
+    pub fn span(&self) -> (usize, usize) {
+        (self.memory().start().addr(), self.memory().len())
+    }
+
     /// The size of each buffer in bytes.
     pub fn buffer_size(&self) -> usize {
         self.shared.buffer_size

@@ -70,6 +70,23 @@ impl Region {
         self.start.as_ptr()
     }
 
+    /// Where in it these bytes start; `None` if they do not all lie in it.
+    pub(crate) fn offset_of(&self, bytes: &[u8]) -> Option<usize> {
+        let offset = bytes.as_ptr().addr().checked_sub(self.start.addr().get())?;
+        (offset <= self.len && bytes.len() <= self.len - offset).then_some(offset)
+    }
+
+    /// The byte at `offset`.
+    ///
+    /// # Panics
+    /// If it has no such byte.
+    #[cfg(feature = "ibverbs")]
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset < self.len, "beyond the region");
+        // SAFETY: in the region.
+        unsafe { self.start.add(offset) }
+    }
+
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len

@@ -24,7 +24,7 @@ use super::window::{self, WINDOW_SLOTS, WindowRecord};
 use super::wire::{Claim, Gid};
 use crate::caps::OperationSet;
 use crate::dispatch::Registration;
-use crate::memory::mapping::{Population, page_rounded};
+use crate::memory::mapping::{Mapping, Population, page_rounded};
 use crate::memory::region::{Region, RegionParts};
 use crate::random;
 use crate::{
@@ -161,6 +161,19 @@ impl Context {
         };
         let (file, mapping) = memfd::create("farcall-region", pages, peers, population)
             .map_err(system("memory for a region"))?;
+        self.enter(domain, (Arc::new(file), Arc::new(mapping)), len, access)
+    }
+
+    /// Registers pages of which there is a file, and which may be registered elsewhere too.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        domain: &Domain,
+        (file, mapping): (Arc<OwnedFd>, Arc<Mapping>),
+        len: usize,
+        access: Access,
+    ) -> Result<Region, VerbsError> {
+        let system =
+            |what| move |error: io::Errno| VerbsError::System { what, source: error.into() };
         let mut tables = lock(&self.tables);
         let slot = match tables.free_slots.pop() {
             Some(slot) => slot,
@@ -186,9 +199,9 @@ impl Context {
         };
         let generation = self.words.word(slot).register();
         let addr = mapping.start().addr() as u64;
-        let (pd, mapping) = (domain.number, Arc::new(mapping));
+        let pd = domain.number;
         let lent = Arc::new(LentRegion {
-            file: Mutex::new(Some(Arc::new(file))),
+            file: Mutex::new(Some(file)),
             mapping: Arc::downgrade(&mapping),
             sole: domain.sole.clone(),
             addr,

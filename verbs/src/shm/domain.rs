@@ -72,10 +72,21 @@ impl Domain {
         self.context.register(self, len, access, Population::WhenTouched)
     }
 
+    /// Registers memory of this process that peers may READ in this domain too.
+    pub(crate) fn publish(&self, memory: &Pages, len: usize) -> Result<Region, VerbsError> {
+        let Pages::Lent(memory) = memory else { return Err(NOT_PUBLISHED) };
+        let file = memory.lent.file().ok_or(NOT_PUBLISHED)?;
+        let pages = (file, Arc::clone(&memory._mapping));
+        self.context.enter(self, pages, len, Access::REMOTE_READ)
+    }
+
     pub(crate) fn address_handle(&self, gid: Gid) -> Result<AddressHandle, VerbsError> {
         Ok(AddressHandle { peer: self.context.peer(gid, PEER_TIMEOUT)? })
     }
 }
+
+/// It was not allocated with `alloc_published`, or in a domain for one queue pair.
+const NOT_PUBLISHED: VerbsError = VerbsError::Invalid("memory that peers cannot READ is published");
 
 /// Pages of this process alone: the device has no part in them.
 pub(crate) fn private_region(

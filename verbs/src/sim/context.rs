@@ -102,7 +102,20 @@ impl Domain {
     }
 
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<Region, VerbsError> {
-        let pages = Arc::new(Pages::new(len)?);
+        self.enter(Arc::new(Pages::new(len)?), access)
+    }
+
+    /// Registers a part of memory that is registered in another domain, for peers of this one to READ.
+    pub(crate) fn publish(
+        &self,
+        memory: &memory::Registration,
+        offset: usize,
+        len: usize,
+    ) -> Result<Region, VerbsError> {
+        self.enter(memory.part_for(&self.context, offset, len)?, Access::REMOTE_READ)
+    }
+
+    fn enter(&self, pages: Arc<Pages>, access: Access) -> Result<Region, VerbsError> {
         let mut world = self.context.running()?;
         let World { nodes, dice, .. } = &mut *world;
         let regions = &mut nodes[usize::from(self.context.node)].regions;

@@ -38,8 +38,8 @@ pub(crate) struct Pages {
 #[derive(Debug)]
 enum From {
     Allocator(Layout),
-    /// Persistent memory, which outlives this value.
-    Media {
+    /// Pages that outlive this value: persistent memory, or those of another registration.
+    Shared {
         _pages: Arc<Pages>,
     },
     Mapped {
@@ -74,7 +74,15 @@ impl Pages {
 
     /// An opening of persistent memory, which keeps its pages alive.
     pub(super) fn opening(pages: Arc<Pages>) -> Pages {
-        Pages { start: pages.start, len: pages.len, from: From::Media { _pages: pages } }
+        Pages { start: pages.start, len: pages.len, from: From::Shared { _pages: pages } }
+    }
+
+    /// A part of these pages, which it keeps alive.
+    fn part(pages: &Arc<Pages>, offset: usize, len: usize) -> Pages {
+        assert!(offset <= pages.len && len <= pages.len - offset, "beyond");
+        // SAFETY: in the range, which starts at no null pointer.
+        let start = unsafe { pages.start.add(offset) };
+        Pages { start, len, from: From::Shared { _pages: Arc::clone(pages) } }
     }
 
     /// Fills the pages with bytes of the same length.
@@ -131,6 +139,21 @@ impl Registration {
         let world = self.world.upgrade()?;
         let mut world = lock(&world);
         Some(work(&mut world.node(self.node).regions))
+    }
+
+    /// A part of its pages, for another registration by this node's device.
+    pub(super) fn part_for(
+        &self,
+        context: &Context,
+        offset: usize,
+        len: usize,
+    ) -> Result<Arc<Pages>, VerbsError> {
+        let is_same = self.node == context.node
+            && self.world.upgrade().is_some_and(|world| Arc::ptr_eq(&world, &context.world));
+        match is_same {
+            true => Ok(Arc::new(Pages::part(&self.pages, offset, len))),
+            false => Err(VerbsError::Foreign("memory")),
+        }
     }
 
     /// Peers' writes can make events on this channel from now on.

@@ -40,7 +40,10 @@ pub(crate) fn messages_in_parts_come_back(backend: &'static dyn Backend) {
             while let Some((call, request)) = host.handlers.held.pop_front() {
                 let (front, body) = request.split_at(request.len() / 3);
                 let mut call = Some(call);
-                host.transport.replies().post_parts(&mut call, front, body).unwrap();
+                host.transport
+                    .replies()
+                    .post_parts(&mut call, front, Body::Borrowed(body))
+                    .unwrap();
                 assert!(call.is_none(), "it is answered");
             }
             host.transport.flush();

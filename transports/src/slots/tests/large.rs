@@ -3,7 +3,7 @@
 use farcall_core::error::{FailureKind, ReserveError};
 use farcall_core::transport::Delivery;
 
-use super::pair::{Host, limits, pattern};
+use super::pair::{Host, Pieces, limits, pattern};
 use crate::contract::Backend;
 use crate::contract::Config;
 use crate::rendezvous::RING_CHUNKS;
@@ -16,8 +16,8 @@ pub(crate) fn messages_of_every_kind_of_size_come_back(backend: &'static dyn Bac
     let around = |len: usize| [len - 1, len, len + 1];
     let mut sizes = vec![249, 4096, CHUNK / 2, 3 * RING + 17, 8 << 20];
     sizes.extend([CHUNK, 2 * CHUNK, RING].map(around).concat());
-    for in_pieces in [false, true] {
-        let mut host = Host::in_pieces(backend, limits(4, 256, 8 << 20), in_pieces);
+    for pieces in Pieces::ALL {
+        let mut host = Host::posting(backend, limits(4, 256, 8 << 20), pieces);
         let mut caller = host.admit();
         for len in &sizes {
             let bytes = pattern(*len as u32, *len);
@@ -28,12 +28,13 @@ pub(crate) fn messages_of_every_kind_of_size_come_back(backend: &'static dyn Bac
 }
 
 pub(crate) fn large_and_small_calls_share_a_connection(backend: &'static dyn Backend) {
-    large_and_small_calls(backend, false);
-    large_and_small_calls(backend, true);
+    for pieces in Pieces::ALL {
+        large_and_small_calls(backend, pieces);
+    }
 }
 
-fn large_and_small_calls(backend: &'static dyn Backend, in_pieces: bool) {
-    let mut host = Host::in_pieces(backend, limits(4, 256, 16 << 20), in_pieces);
+fn large_and_small_calls(backend: &'static dyn Backend, pieces: Pieces) {
+    let mut host = Host::posting(backend, limits(4, 256, 16 << 20), pieces);
     let mut caller = host.admit();
     let large: Vec<_> = (0..3).map(|n| pattern(n, (4 << 20) + n as usize)).collect();
     let slots: Vec<_> = large.iter().map(|bytes| caller.send(bytes)).collect();
@@ -92,12 +93,13 @@ pub(crate) fn an_answer_may_come_out_other_than_reserved(backend: &'static dyn B
 
 /// Abandons a large call after each number of turns, so that every phase is met.
 pub(crate) fn a_large_call_can_be_abandoned_in_every_phase(backend: &'static dyn Backend) {
-    abandon_in_every_phase(backend, false);
-    abandon_in_every_phase(backend, true);
+    for pieces in Pieces::ALL {
+        abandon_in_every_phase(backend, pieces);
+    }
 }
 
-fn abandon_in_every_phase(backend: &'static dyn Backend, in_pieces: bool) {
-    let mut host = Host::in_pieces(backend, limits(1, 256, 8 << 20), in_pieces);
+fn abandon_in_every_phase(backend: &'static dyn Backend, pieces: Pieces) {
+    let mut host = Host::posting(backend, limits(1, 256, 8 << 20), pieces);
     let mut caller = host.admit();
     let bytes = pattern(5, 3 * RING + 5);
     for turns in 0..60 {
@@ -128,7 +130,13 @@ fn scarce(max_message: u64) -> Config {
 }
 
 pub(crate) fn a_stalled_client_does_not_stall_others(backend: &'static dyn Backend) {
-    let mut host = Host::new(backend, scarce(4 << 20));
+    for pieces in Pieces::ALL {
+        stall_one(backend, pieces);
+    }
+}
+
+fn stall_one(backend: &'static dyn Backend, pieces: Pieces) {
+    let mut host = Host::posting(backend, scarce(4 << 20), pieces);
     let (mut stalled, mut lively) = (host.admit(), host.admit());
     let bytes = pattern(1, 4 << 20);
     // It asks for as much as it can get, and never writes: it is not polled.
@@ -193,8 +201,14 @@ pub(crate) fn a_waiting_request_that_is_abandoned_waits_no_more(backend: &'stati
 }
 
 pub(crate) fn an_announcement_over_the_limit_fails_alone(backend: &'static dyn Backend) {
+    for pieces in Pieces::ALL {
+        announce_over_limit(backend, pieces);
+    }
+}
+
+fn announce_over_limit(backend: &'static dyn Backend, pieces: Pieces) {
     // The client believes in more than the server: its terms were tampered with.
-    let mut host = Host::new(backend, limits(2, 256, 10_000));
+    let mut host = Host::posting(backend, limits(2, 256, 10_000), pieces);
     let mut caller = host.admit_trusting(&limits(2, 256, 1 << 20));
     let slot = caller.send(&[1; 20_000]);
     host.settle(&mut [&mut caller]);
@@ -206,12 +220,15 @@ pub(crate) fn an_announcement_over_the_limit_fails_alone(backend: &'static dyn B
 }
 
 pub(crate) fn memory_is_used_again(backend: &'static dyn Backend) {
-    let mut host = Host::new(backend, limits(2, 256, 1 << 20));
-    let mut caller = host.admit();
-    let bytes = pattern(1, 1 << 20);
-    for _ in 0..200 {
-        assert!(host.call(&mut caller, &bytes) == bytes);
+    for pieces in Pieces::ALL {
+        let mut host = Host::posting(backend, limits(2, 256, 1 << 20), pieces);
+        let mut caller = host.admit();
+        let bytes = pattern(1, 1 << 20);
+        for _ in 0..200 {
+            assert!(host.call(&mut caller, &bytes) == bytes);
+        }
     }
+    let mut caller = Host::new(backend, limits(2, 256, 1 << 20)).admit();
     let (slot, _) = caller.transport.reserve(1 << 20).unwrap();
     caller.transport.release(slot);
     caller.transport.flush();

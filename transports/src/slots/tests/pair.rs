@@ -1,6 +1,7 @@
 //! Two ends, joined without sockets or threads, and sinks that record what arrives.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use farcall_core::transport::{
 };
 use farcall_verbs::Device;
 
+use crate::buffers::Buffers;
 use crate::contract::{
     Accepted, Answer, Backend, Config, Fabric, Intake, NewClient, PendingClient, Placement,
     SetupError, Source, Terms,
@@ -78,12 +80,37 @@ impl ReplySink for Heard {
     }
 }
 
+/// How an end posts its messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Pieces {
+    /// Into memory of the transport's.
+    #[default]
+    None,
+    /// In two pieces, the second in memory that the transport may keep.
+    Kept,
+    /// In two pieces, the second in a buffer of the program's.
+    InBuffer,
+}
+
+impl Pieces {
+    pub(crate) const ALL: [Pieces; 3] = [Pieces::None, Pieces::Kept, Pieces::InBuffer];
+
+    /// The second of two pieces.
+    fn body(self, bytes: &[u8]) -> Bytes {
+        static POOL: OnceLock<Buffers> = OnceLock::new();
+        if self != Pieces::InBuffer || bytes.is_empty() {
+            return Bytes::copy_from_slice(bytes);
+        }
+        let pool = POOL.get_or_init(|| Buffers::new().unwrap());
+        pool.copy_of(bytes).unwrap().freeze()
+    }
+}
+
 /// A server's handlers: echo at once, or hold until told.
 #[derive(Debug, Default)]
 pub(crate) struct Handlers {
     pub(crate) hold: bool,
-    /// Answers are posted in two pieces.
-    in_pieces: bool,
+    pieces: Pieces,
     pub(crate) held: VecDeque<(CallToken, Vec<u8>)>,
     /// Answers that found no memory.
     deferred: VecDeque<(CallToken, Vec<u8>)>,
@@ -97,10 +124,11 @@ impl RequestSink for Handlers {
         self.requests += 1;
         if self.hold {
             self.held.push_back((call, message.to_vec()));
-        } else if self.in_pieces {
+        } else if self.pieces != Pieces::None {
             let (front, body) = message.split_at(message.len().min(FRONT_BYTES));
             let mut waiting = Some(call);
-            let posted = replies.post_parts(&mut waiting, front, body);
+            let body = self.pieces.body(body);
+            let posted = replies.post_parts(&mut waiting, front, Body::Shared(&body));
             assert_eq!(waiting.is_some(), posted.is_err());
             self.deferred.extend(waiting.map(|call| (call, message.to_vec())));
         } else if let Err(ReserveError::Backpressure(_)) = try_answer(&call, &message, replies) {
@@ -154,19 +182,18 @@ pub(crate) fn finish(
 pub(crate) struct Caller {
     pub(crate) transport: Box<dyn ClientTransport>,
     pub(crate) heard: Heard,
-    /// Requests are posted in two pieces, of which the transport may keep the second.
-    in_pieces: bool,
+    pieces: Pieces,
 }
 
 impl Caller {
     pub(crate) fn new(transport: Box<dyn ClientTransport>) -> Caller {
-        Caller { transport, heard: Heard::default(), in_pieces: false }
+        Caller { transport, heard: Heard::default(), pieces: Pieces::None }
     }
 
     pub(crate) fn post(&mut self, bytes: &[u8]) -> SlotId {
-        if self.in_pieces {
+        if self.pieces != Pieces::None {
             let (front, body) = bytes.split_at(bytes.len().min(FRONT_BYTES));
-            let body = Bytes::copy_from_slice(body);
+            let body = self.pieces.body(body);
             return self
                 .transport
                 .post_parts(front, Body::Shared(&body), Delivery::AtMostOnce)
@@ -209,10 +236,10 @@ impl Host {
         Host::on(&device.clone(), device, backend, (config, 8))
     }
 
-    /// The same, where both ends post their messages in pieces, or not.
-    pub(crate) fn in_pieces(backend: &'static dyn Backend, config: Config, yes: bool) -> Host {
+    /// The same, where both ends post their messages like this.
+    pub(crate) fn posting(backend: &'static dyn Backend, config: Config, pieces: Pieces) -> Host {
         let mut host = Host::new(backend, config);
-        host.handlers.in_pieces = yes;
+        host.handlers.pieces = pieces;
         host
     }
 
@@ -270,7 +297,7 @@ impl Host {
         let (pending, terms) = self.hello(&self.config);
         let accepted = self.accept(&*pending, &terms)?;
         let caller = Caller::new(finish(pending, &terms, &accepted)?);
-        Ok(Caller { in_pieces: self.handlers.in_pieces, ..caller })
+        Ok(Caller { pieces: self.handlers.pieces, ..caller })
     }
 
     pub(crate) fn admit(&self) -> Caller {
@@ -289,7 +316,8 @@ impl Host {
         let (pending, terms) = self.hello(config);
         let accepted = self.accept(&*pending, &terms).unwrap();
         let terms = Terms { max_message: config.terms().max_message, ..terms };
-        Caller::new(finish(pending, &terms, &accepted).unwrap())
+        let caller = Caller::new(finish(pending, &terms, &accepted).unwrap());
+        Caller { pieces: self.handlers.pieces, ..caller }
     }
 
     /// A client that was accepted, and does not know it yet.

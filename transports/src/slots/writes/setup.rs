@@ -16,6 +16,7 @@ use crate::kit::setup;
 use crate::rendezvous::LONGEST_CHUNK_BYTES;
 use crate::slots::accept::{MadeEnd, MakeEnds};
 use crate::slots::carrier::Carrier;
+use crate::slots::features::Features;
 use crate::slots::link::{Link, LinkSizes, stride};
 use crate::slots::wire::MAX_CLIENTS;
 
@@ -171,7 +172,7 @@ impl Port {
             slots: self.slots.remote(),
             client: self.client,
         };
-        postcard::to_allocvec(&setup).unwrap_or_default()
+        Features::OURS.append_to(postcard::to_allocvec(&setup).unwrap_or_default())
     }
 
     /// It will access this region of the peer, besides its slots.
@@ -203,7 +204,7 @@ impl Port {
         timeout: Duration,
         bytes: u64,
     ) -> Result<Connected, SetupError> {
-        let peer: EndSetup = setup::decode(peer)?;
+        let (peer, features): (EndSetup, _) = Features::split(peer)?;
         let endpoint = setup::decode_endpoint(&peer.endpoint)?;
         self.sizes = Sizes::new(terms, device.caps());
         if peer.slots.len < bytes {
@@ -220,7 +221,7 @@ impl Port {
         self.qp.connect(&endpoint, &regions.fold(options, ConnectOptions::region))?;
         let Port { qp, slots, pd, sizes, client, .. } = self;
         let writes = Writes::new(slots, peer.slots, &sizes, client);
-        Ok(Connected { qp, writes, sizes: sizes.link, client, pd })
+        Ok(Connected { qp, writes, sizes: sizes.link, client: (client, features), pd })
     }
 
     /// The domain of all its memory.
@@ -235,7 +236,8 @@ pub(crate) struct Connected {
     qp: QueuePair,
     pub(crate) writes: Writes,
     sizes: LinkSizes,
-    client: u32,
+    /// Its number, and what the peer can do.
+    client: (u32, Features),
     pd: ProtectionDomain,
 }
 
