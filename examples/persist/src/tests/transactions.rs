@@ -133,7 +133,7 @@ fn run(seed: u64) -> Result<(), String> {
 
 fn seeds() -> u64 {
     let more = std::env::var("FARCALL_PERSIST_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    more.unwrap_or(600)
+    more.unwrap_or(300)
 }
 
 #[test]
