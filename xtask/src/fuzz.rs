@@ -7,8 +7,17 @@ use crate::run::{self, cargo};
 
 /// Where the targets are: in modules `fuzz` beside what they test, and in a test binary `fuzz` where they need the process for
 /// themselves.
-const WHERE: [&str; 7] =
-    ["--package", "farcall-core", "--package", "farcall-transports", "--lib", "--test", "fuzz"];
+const WHERE: [&str; 9] = [
+    "--package",
+    "farcall-core",
+    "--package",
+    "farcall-persist",
+    "--package",
+    "farcall-transports",
+    "--lib",
+    "--test",
+    "fuzz",
+];
 
 #[derive(Args)]
 pub(crate) struct Options {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::{Corruption, Error};
 use crate::lsn::{Geometry, Lsn};
-use crate::record::{self, ALIGN_BYTES, HEADER_BYTES, Header, Invalid, Kind, Seed};
+use crate::record::{self, ALIGN_BYTES, HEADER_BYTES, Header, Invalid, Seed};
 use crate::segment;
 use crate::segments;
 use crate::storage::{Access, File, Storage};
@@ -172,8 +172,10 @@ impl Chain {
         let tail = self.at;
         let mut first_whole = None;
         for number in geometry.segment(tail)..=self.last_segment {
-            let mut after = geometry.start(number).max(Lsn(tail.0 + ALIGN_BYTES as u64));
-            while let Some(header) = self.reader.find(after, self.epoch)? {
+            let mut after = geometry.start(number).max(Lsn(tail.0 + HEADER_BYTES as u64));
+            while geometry.segment(after) == number
+                && let Some(header) = self.reader.find(after, self.epoch)?
+            {
                 let until = *first_whole.get_or_insert(header.lsn);
                 if header.synced > tail {
                     return Err(Error::Corrupt(Corruption {
@@ -184,13 +186,7 @@ impl Chain {
                         why: self.stopped.unwrap_or(Invalid::Elsewhere),
                     }));
                 }
-                after = match header.kind {
-                    Kind::Next => break,
-                    _ => header.end(),
-                };
-                if geometry.segment(after) != number {
-                    break;
-                }
+                after = header.end();
             }
         }
         Ok(())

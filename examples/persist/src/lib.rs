@@ -43,17 +43,22 @@ mod level;
 mod log;
 mod lsn;
 mod planted;
+pub mod ranges;
 mod record;
 mod recovery;
+mod replay;
 mod segment;
 mod segments;
 pub mod storage;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub use self::error::{Corruption, Error};
 pub use self::level::{Ack, Level};
 pub use self::log::{Checkpoint, Log, Options, Record, Records, Stats, Waiter};
 pub use self::lsn::Lsn;
 pub use self::record::{HEADER_BYTES, Header, Invalid, Kind};
+pub use self::replay::{Replay, Store};
 pub use self::segment::{FORMAT_VERSION, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES};
+pub use self::verify::{Report, repair, verify};

@@ -75,7 +75,7 @@ impl Log {
         storage: Arc<dyn Storage>,
         lock: Lock,
         options: Options,
-        mut spares: Vec<String>,
+        spares: Vec<String>,
         run: &Run,
     ) -> Result<Self, Error> {
         let found = find_end(&storage, run)?;
@@ -89,6 +89,7 @@ impl Log {
         let (file, _) = segments::open(&*storage, last, Access::Write)?;
         let mut state = State::new(file, found.end, options.queue_bytes);
         state.first_segment = run.first;
+        state.spares = spares;
         state.checkpoint =
             found.checkpoint.map(|known| Known { lsn: known.lsn, restart: known.restart });
         let epoch = found.epoch.checked_add(1);
@@ -98,6 +99,7 @@ impl Log {
         let storage = &*log.shared.storage;
         // The record that the log is open may have needed another segment.
         let last = geometry.segment(log.end());
+        let mut spares = std::mem::take(&mut log.shared.lock().spares);
         for number in run.leftovers.iter().copied().chain(last + 1..=run.last) {
             segments::retire(storage, number, &mut spares, max_spares)?;
         }

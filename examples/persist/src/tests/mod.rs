@@ -6,4 +6,5 @@ mod faults;
 mod golden;
 mod seeds;
 mod story;
+mod transactions;
 mod waiting;

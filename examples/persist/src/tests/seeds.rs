@@ -10,7 +10,7 @@ use crate::{Error, Level};
 /// How many seeds run; `FARCALL_PERSIST_SEEDS` has more run.
 fn seeds() -> u64 {
     let more = std::env::var("FARCALL_PERSIST_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    more.unwrap_or(1500)
+    more.unwrap_or(1000)
 }
 
 /// A planted bug is found within this many.

@@ -1,0 +1,89 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// A log whose acknowledged writes survive a killed process, a power cut and a torn disk.
+///
+/// Exit status: 0 nothing is lost or damaged, 1 something is, 2 an error.
+#[derive(Debug, Parser)]
+#[command(version, name = "farcall-persist")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Kill writers again and again, tear and damage their log, check every acknowledged write, print what each way costs here.
+    Demo(DemoArgs),
+    /// Check a log that is not open: what is whole, torn, damaged.
+    Verify(DirArgs),
+    /// Write all records of a log to standard output: lsn, kind, transaction, epoch, length, payload.
+    Dump(DirArgs),
+    /// Give up records that are damaged, so that a log can be opened again.
+    Repair(DirArgs),
+    /// Measure what appending costs, next to the disk's own limit.
+    Bench(BenchArgs),
+    /// A writer process of `demo`.
+    #[command(hide = true)]
+    DemoWriter(WriterArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DirArgs {
+    /// The directory of the log.
+    pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Where to make a directory for the log, on the disk to test [default: /var/tmp].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// How long writers are killed, in seconds. The table takes about 12 s more.
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = parse_seconds)]
+    pub(crate) seconds: Duration,
+
+    /// Where the random numbers begin [default: another each time].
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Where to make a directory for the log, on the disk to measure [default: /var/tmp].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// How long each way is measured, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = parse_seconds)]
+    pub(crate) seconds: Duration,
+
+    /// The length of each payload, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 256)]
+    pub(crate) size: usize,
+
+    /// How many writers there are, each waiting for its record: one row for each number.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
+    pub(crate) writers: Vec<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WriterArgs {
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    #[arg(long)]
+    pub(crate) round: u32,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "a number of seconds, such as 20 or 0.5".to_owned())?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|duration| !duration.is_zero() && *duration < Duration::from_secs(86_400))
+        .ok_or_else(|| "between 0 and a day".to_owned())
+}
