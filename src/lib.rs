@@ -125,8 +125,17 @@ mod documents {
     #[doc = include_str!("../book/src/changing-services.md")]
     struct ChangingServices;
 
+    #[doc = include_str!("../book/src/testing.md")]
+    struct Testing;
+
+    #[doc = include_str!("../book/src/streams.md")]
+    struct Streams;
+
     #[doc = include_str!("../book/src/operation.md")]
     struct Operation;
+
+    #[doc = include_str!("../book/src/limits.md")]
+    struct Limits;
 
     #[doc = include_str!("../book/src/security.md")]
     struct Security;
