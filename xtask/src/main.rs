@@ -67,7 +67,7 @@ enum Task {
     Deny,
     /// Runs the small key-value demo in release
     Demo,
-    /// Runs farcall-bench in release with these arguments; without any, the measurements in the README
+    /// Runs farcall-bench in release with these arguments; without any, the measurements against the limits in the book
     Bench {
         /// Passed on to `farcall-bench`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

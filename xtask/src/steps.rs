@@ -140,7 +140,7 @@ pub(crate) fn demo() -> Result<()> {
     Ok(())
 }
 
-/// Without arguments: the runs whose results are in the README.
+/// Without arguments: the runs whose results are in the book, next to the limits.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     run::run(cargo().args(["build", "--locked", "--release", "--package", "farcall-bench"]))?;
     let runs: &[&[&str]] = &[
