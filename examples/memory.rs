@@ -92,3 +92,8 @@ fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     server.shutdown();
     Ok(())
 }
+
+#[test]
+fn it_runs() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    main()
+}

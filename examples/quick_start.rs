@@ -116,3 +116,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     server.shutdown();
     Ok(())
 }
+
+#[test]
+fn it_runs() -> Result<(), Box<dyn std::error::Error>> {
+    main()
+}

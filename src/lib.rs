@@ -31,6 +31,32 @@
 //! # }
 //! ```
 //!
+//! # Which client
+//!
+//! | | for | |
+//! |---|---|---|
+//! | `GreeterClient`, `.await` | async programs, on any executor | a call is a future; dropping it cancels the call |
+//! | `GreeterClient`, `.wait()` | programs without an executor | the caller blocks, and drives the connection itself |
+//! | `GreeterPollClient` | a thread that owns its connection | lowest latency; `start_hello` keeps many calls outstanding |
+//!
+//! # Addresses
+//!
+//! `shm://NAME` is memory that processes of one user share, `rdma://HOST:PORT` an RDMA device, and `tcp://HOST:PORT` needs no device. Options
+//! follow a question mark: `shm://greeter?backend=datagram&window=128`. The book's page on addresses lists them; [`Address`] builds one in parts.
+//!
+//! # Features
+//!
+//! All are off by default:
+//!
+//! - `ibverbs`: RDMA devices, for `rdma://` addresses. libibverbs is loaded when the first one is used.
+//! - `tls`: TLS for `rdma://` and `tcp://` addresses, in the module `tls`.
+//! - `tokio`: `ServerBuilder::tokio`, for handlers that use a tokio runtime. Clients need no feature.
+//! - `sim`: servers and clients on a simulated rack, in the module `rack`, for tests with faults.
+//!
+//! # Further reading
+//!
+//! The book in the folder `book/src` of the repository explains all of this, and the folder `examples` has programs of one page.
+//!
 //! # Results of a call
 //!
 //! A method that returns `Result<T, E>` gives its caller `Result<T, `[`CallError<E>`](CallError)`>`: the value, the service's own
@@ -126,8 +152,17 @@ mod documents {
     #[doc = include_str!("../book/src/changing-services.md")]
     struct ChangingServices;
 
+    #[doc = include_str!("../book/src/testing.md")]
+    struct Testing;
+
+    #[doc = include_str!("../book/src/streams.md")]
+    struct Streams;
+
     #[doc = include_str!("../book/src/operation.md")]
     struct Operation;
+
+    #[doc = include_str!("../book/src/limits.md")]
+    struct Limits;
 
     #[doc = include_str!("../book/src/security.md")]
     struct Security;

@@ -109,7 +109,7 @@ pub enum KeyError {
 impl Key {
     /// A key of this name, of 1 to 255 bytes, with this secret, of 16 to 4096 bytes.
     ///
-    /// The secret is to be random: who listens to one handshake can try passwords at home, but not 128 random bits.
+    /// The secret is to be random: an attacker who has recorded one handshake can try passwords, but not 128 random bits.
     ///
     /// # Errors
     /// [`KeyError::Name`], [`KeyError::Secret`].

@@ -30,6 +30,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("valgrind", "valgrind"), // counts instructions
 ];
 
+/// Programs that only some steps need: `require` installs them.
+const FOR_SOME_STEPS: &[(&str, &str)] = &[("chromium-headless-shell", "chromium-headless-shell")];
+
 /// A file that a step needs, and its Debian package.
 const FILES: &[(&str, &str)] = &[
     ("/usr/include/stdlib.h", "libc6-dev"),
@@ -51,7 +54,7 @@ pub(crate) fn prepare() -> Result<()> {
 
 /// Installs the one program `name` if it is missing.
 pub(crate) fn require(name: &str) -> Result<()> {
-    let known = PROGRAMS.iter().find(|(program, _)| *program == name);
+    let known = PROGRAMS.iter().chain(FOR_SOME_STEPS).find(|(program, _)| *program == name);
     install(missing(known.map_or(&[], std::slice::from_ref), &[]))
 }
 

@@ -1,6 +1,7 @@
 //! Developer tasks of farcall: `cargo xtask test` runs everything, other tasks a single check.
 #![forbid(unsafe_code)]
 
+mod book;
 mod fuzz;
 mod instructions;
 mod layers;
@@ -67,7 +68,7 @@ enum Task {
     Deny,
     /// Runs the small key-value demo in release
     Demo,
-    /// Runs farcall-bench in release with these arguments; without any, the measurements in the README
+    /// Runs farcall-bench in release with these arguments; without any, the measurements against the limits in the book
     Bench {
         /// Passed on to `farcall-bench`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -85,8 +86,8 @@ enum Task {
     RdmaBench,
     /// Boots a virtual machine with Soft-RoCE, runs COMMAND there, and exits with its status
     RdmaVm(rdma_vm::Options),
-    /// Builds the book as HTML in target/book (needs mdbook)
-    Book,
+    /// Builds the book as HTML in target/book, checks its links and its code, and looks at each page in a browser
+    Book(book::Options),
 }
 
 fn main() -> ExitCode {
@@ -116,7 +117,7 @@ fn main() -> ExitCode {
         Task::Rdma { only } => runner.step("rdma", || rdma::rdma(&only)),
         Task::RdmaBench => rdma::bench(),
         Task::RdmaVm(options) => return exit(rdma_vm::rdma_vm(&options)),
-        Task::Book => runner.step("book", steps::book),
+        Task::Book(options) => runner.step("book", || book::book(&options)),
     };
     runner.summary();
     exit(outcome.map(|()| 0))

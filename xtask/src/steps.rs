@@ -1,6 +1,6 @@
 //! The steps, each of which is a check that can be run alone.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::rdma_vm::{self, Profile};
 use crate::run::{self, Runner, cargo, command};
@@ -140,7 +140,7 @@ pub(crate) fn demo() -> Result<()> {
     Ok(())
 }
 
-/// Without arguments: the runs whose results are in the README.
+/// Without arguments: the runs whose results are in the book, next to the limits.
 pub(crate) fn bench(arguments: &[String]) -> Result<()> {
     run::run(cargo().args(["build", "--locked", "--release", "--package", "farcall-bench"]))?;
     let runs: &[&[&str]] = &[
@@ -161,11 +161,4 @@ pub(crate) fn bench(arguments: &[String]) -> Result<()> {
         return run::run(bench().args(arguments));
     }
     runs.iter().try_for_each(|arguments| run::run(bench().args(*arguments)))
-}
-
-pub(crate) fn book() -> Result<()> {
-    if !machine::on_path("mdbook") {
-        bail!("mdbook is not installed; `cargo install mdbook --version 0.5 --locked` installs it");
-    }
-    run::run(command("mdbook").args(["build", "book", "--dest-dir", "../target/book"]))
 }

@@ -100,7 +100,7 @@ impl ChannelOptions {
         self
     }
 
-    /// Proves to the server who this client is. A server that does not know this key, or asks for none, is refused. Default: no
+    /// Proves to the server who this client is. The client refuses a server that does not know this key, or asks for none. Default: no
     /// key, and servers that ask for one are refused.
     pub fn key(mut self, key: Key) -> Self {
         self.dial.key = Some(key);

@@ -183,7 +183,7 @@ mod tests {
 
     /// The rows of the book's table of queues: the backends, and what fills the queue.
     fn queues_of_the_book() -> Vec<(Vec<&'static str>, &'static str)> {
-        const PAGE: &str = include_str!("../../../book/src/operation.md");
+        const PAGE: &str = include_str!("../../../book/src/limits.md");
         let table = PAGE.lines().skip_while(|line| !line.starts_with("| what waits |"));
         let rows = table.skip(2).take_while(|line| line.starts_with('|'));
         let in_ticks = |cell: &'static str| cell.split('`').skip(1).step_by(2).collect::<Vec<_>>();
