@@ -156,10 +156,10 @@ impl Dispatcher {
     fn flush(&self, transports: &mut [Box<dyn ServerTransport>]) {
         match transports {
             [only] => only.flush(),
-            several => {
-                let polled = self.occupied.polled();
-                polled.iter().for_each(|number| several[*number as usize].flush());
-            }
+            several => match self.occupied.polled() {
+                [only] => several[*only as usize].flush(),
+                polled => polled.iter().for_each(|number| several[*number as usize].flush()),
+            },
         }
     }
 

@@ -38,6 +38,9 @@ const LONGEST_TRIAL_NS: u64 = 50_000_000;
 const HANGING_NS: u64 = 2_000_000;
 const HANGING: f64 = 20.0;
 
+/// A way that is far worse pauses for so many times as long: another load, which may make it better, has all tried again.
+const PAUSES_IF_FAR_WORSE: u64 = 4;
+
 /// The longest pause after a trial that has gained nothing.
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
 
@@ -191,6 +194,8 @@ pub(super) struct Choice {
     left: Option<(usize, f64)>,
     /// The last look found another load: only further ones tell whether it stays so.
     is_unsure: bool,
+    /// The last look was far from the mean.
+    has_jumped: bool,
     /// From then on a load that has changed counts again.
     next_change: Instant,
     change_pause_ns: u64,
@@ -201,7 +206,7 @@ impl Choice {
     /// A connection that begins on the way `home`. The seed decides when ways are tried: clients with different ones do not move in
     /// step.
     pub(super) fn new(ways: usize, home: usize, seed: u64, pace: &'static Pace) -> Choice {
-        let stage = Stage::Settled { looks: 0 };
+        let (stage, trust) = (Stage::Settled { looks: 0 }, Trust::new(ways));
         let new = Way { next_trial: Instant::ZERO, pause_ns: pace.first_pause_ns };
         let (ways, dice) = (vec![new; ways], seed | 1);
         Choice {
@@ -213,12 +218,13 @@ impl Choice {
             advised: None,
             is_refused: false,
             next_advised: Instant::ZERO,
-            trust: Trust::new(),
+            trust,
             mean_ns: None,
             advised_ns: None,
             compared_ns: None,
             left: None,
             is_unsure: false,
+            has_jumped: false,
             next_change: Instant::ZERO,
             change_pause_ns: FIRST_CHANGE_PAUSE_NS,
             dice,
@@ -236,7 +242,7 @@ impl Choice {
             return;
         }
         self.advised = way;
-        self.is_refused = false;
+        self.is_refused = way.is_some_and(|way| self.trust.refuses(way, now));
         let later = now.saturating_add_nanos(self.roll() % ADVISED_LATER_NS);
         self.next_advised = self.next_advised.max(later);
     }
@@ -343,7 +349,7 @@ impl Choice {
                 if now >= since.saturating_add_nanos(ALL_MOVE_NS) {
                     sum.add(measured);
                 }
-                let before_ns = self.see_harm(before_ns, sum);
+                let before_ns = self.see_harm(before_ns, sum, now);
                 self.stage = Stage::Following { before_ns, since, measured: sum };
             }
             Stage::Following { before_ns: None, .. } => {
@@ -387,11 +393,14 @@ impl Choice {
     }
 
     /// Whether the first calls over the way that was advised take far more than those before; gives the latter if that is not known yet.
-    fn see_harm(&mut self, before_ns: f64, measured: Measured) -> Option<f64> {
+    fn see_harm(&mut self, before_ns: f64, measured: Measured, now: Instant) -> Option<f64> {
         let is_harmed = measured.per_call_ns().is_some_and(|now_ns| now_ns > HARM * before_ns);
         let is_known =
             measured.answers >= if is_harmed { ANSWERS_IF_HARMED } else { ANSWERS_IF_NOT };
-        self.is_refused |= is_known && is_harmed && !is_boundless();
+        if is_known && is_harmed && !is_boundless() {
+            self.is_refused = true;
+            self.trust.refuse(self.at, now);
+        }
         Some(before_ns).filter(|_| !is_known)
     }
 
@@ -404,7 +413,12 @@ impl Choice {
     /// Notes a look at home. Whether there were calls.
     fn note(&mut self, measured: Measured, now: Instant) -> bool {
         let Some(latest) = measured.per_call_ns() else { return false };
-        self.mean_ns = Choice::mean_with(self.mean_ns, measured);
+        // One look alone may have been held up by the machine. What two in a row are far from is the mean of another load.
+        let jumps = self.mean_ns.is_some_and(|mean| is_other_load(latest, mean));
+        let has_jumped = std::mem::replace(&mut self.has_jumped, jumps);
+        if !jumps || has_jumped {
+            self.mean_ns = Choice::mean_with(self.mean_ns.filter(|_| !jumps), measured);
+        }
         let mean = self.mean_ns.unwrap_or(latest);
         if let Some((way, before_ns)) = self.left
             && mean > before_ns / GAIN
@@ -412,10 +426,8 @@ impl Choice {
             self.left = None;
             self.ways[way].next_trial = now;
         }
-        let is_other = |ns: f64| {
-            let ratio = self.compared_ns.map_or(1.0, |compared| ns / compared);
-            !(1.0 / OTHER_LOAD..OTHER_LOAD).contains(&ratio)
-        };
+        let compared = self.compared_ns;
+        let is_other = |ns: f64| compared.is_some_and(|compared| is_other_load(ns, compared));
         let counts = now >= self.next_change;
         self.is_unsure = counts && is_other(latest);
         if counts && is_other(mean) {
@@ -553,6 +565,9 @@ impl Choice {
             self.compared_ns = Some(now_ns);
             return Step::Keep { before_ns, now_ns };
         }
+        if now_ns >= FAR_WORSE * before_ns {
+            self.ways[way].pause_ns *= PAUSES_IF_FAR_WORSE;
+        }
         self.pause(way, now);
         self.compared_ns = self.mean_ns;
         self.at = self.home;
@@ -591,6 +606,11 @@ impl Choice {
         self.dice ^= self.dice << 17;
         self.dice
     }
+}
+
+/// Whether calls take so much longer or shorter that the load is another one.
+fn is_other_load(ns: f64, before_ns: f64) -> bool {
+    !(1.0 / OTHER_LOAD..OTHER_LOAD).contains(&(ns / before_ns))
 }
 
 #[cfg(test)]

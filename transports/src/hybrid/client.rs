@@ -28,6 +28,8 @@ pub struct Hybrid {
     is_opening: bool,
     /// The calls of the current lane are measured until the next look; otherwise they pass as they are, until it.
     measures: bool,
+    /// So many answers end a look before its time, after a rest.
+    enough: u64,
     next_look: Instant,
     /// Before then, a poll is that of the current lane: its calls are not measured, its slots have the connection's numbers, and there is no other lane.
     quiet_until: Instant,
@@ -55,6 +57,9 @@ enum Kept {
     Until(Instant),
 }
 
+/// Answers that show whether the load is still the one that it was.
+const SAMPLE: u64 = 128;
+
 /// How long the server takes to see whether its advice was good.
 const ADVICE_IS_TRIED_NS: u64 = 50_000_000;
 
@@ -75,6 +80,7 @@ impl Hybrid {
             opener,
             is_opening: false,
             measures: true,
+            enough: u64::MAX,
             next_look: Instant::ZERO,
             quiet_until: Instant::ZERO,
             limits,
@@ -116,10 +122,15 @@ impl Hybrid {
             return self.attend(now, sink);
         }
         let progress = self.current.poll(now, sink);
-        if now < self.next_look && !self.is_moving() {
+        if !self.is_to_look(now) && !self.is_moving() {
             return progress;
         }
         progress.and(self.attend(now, sink))
+    }
+
+    /// The time is over in which calls were to be measured, or were not.
+    fn is_to_look(&self, now: Instant) -> bool {
+        now >= self.next_look || self.current.meter.answers() >= self.enough
     }
 
     /// What is to be done beside the calls of the current lane.
@@ -133,7 +144,7 @@ impl Hybrid {
         if self.is_told {
             return progress;
         }
-        if now >= self.next_look {
+        if self.is_to_look(now) {
             self.look(now);
         }
         if self.is_opening {
@@ -216,11 +227,12 @@ impl Hybrid {
 
     fn look(&mut self, now: Instant) {
         if !self.measures {
-            self.measures = true;
+            (self.measures, self.enough) = (true, SAMPLE);
             self.next_look = now.saturating_add_nanos(self.choice.look_ns());
             self.quiet_until = Instant::ZERO;
             return;
         }
+        self.enough = u64::MAX;
         let measured = self.current.meter.take_measured();
         if measured.answers > 0 {
             let advised = self.opener.ways().advised(self.current.meter.advice);

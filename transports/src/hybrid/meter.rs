@@ -70,6 +70,11 @@ impl Meter {
         Some(SlotId { index, generation: begun.generation })
     }
 
+    /// Answers that were measured since [`take_measured`](Self::take_measured).
+    pub(super) fn answers(&self) -> u64 {
+        self.measured.answers
+    }
+
     /// What was measured since this was last asked.
     pub(super) fn take_measured(&mut self) -> Measured {
         std::mem::take(&mut self.measured)

@@ -11,17 +11,43 @@ const MOST_MOVES: u32 = 16;
 /// After that, one in this time.
 const PER_MOVE_NS: u64 = 20_000_000;
 
+/// How long a way that has harmed is not followed again, at first. It doubles each time.
+const FIRST_REFUSAL_NS: u64 = 100_000_000;
+const LONGEST_REFUSAL_NS: u64 = 3_200_000_000;
+
 /// The advised moves that a client may still make.
 #[derive(Debug)]
 pub(super) struct Trust {
     moves: u32,
     /// The moves are those of this moment.
     since: Instant,
+    refusals: Vec<Refusal>,
+}
+
+/// A way, and until when it is not followed.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    until: Instant,
+    next_ns: u64,
 }
 
 impl Trust {
-    pub(super) fn new() -> Trust {
-        Trust { moves: MOST_MOVES, since: Instant::ZERO }
+    /// In advice of so many ways.
+    pub(super) fn new(ways: usize) -> Trust {
+        let refusals = vec![Refusal { until: Instant::ZERO, next_ns: FIRST_REFUSAL_NS }; ways];
+        Trust { moves: MOST_MOVES, since: Instant::ZERO, refusals }
+    }
+
+    /// The calls took far longer on this way.
+    pub(super) fn refuse(&mut self, way: usize, now: Instant) {
+        let refusal = &mut self.refusals[way];
+        refusal.until = now.saturating_add_nanos(refusal.next_ns);
+        refusal.next_ns = (2 * refusal.next_ns).min(LONGEST_REFUSAL_NS);
+    }
+
+    /// This way is not to be followed at present.
+    pub(super) fn refuses(&self, way: usize, now: Instant) -> bool {
+        now < self.refusals[way].until && !is_boundless()
     }
 
     /// Takes one of the moves. `false`: none is left at present.
@@ -51,7 +77,7 @@ mod tests {
 
     #[test]
     fn moves_are_bounded_and_come_back_with_time() {
-        let (mut trust, mut now) = (Trust::new(), Instant::ZERO);
+        let (mut trust, mut now) = (Trust::new(1), Instant::ZERO);
         for _ in 0..MOST_MOVES {
             assert!(trust.spend(now));
         }
@@ -65,5 +91,17 @@ mod tests {
             assert!(trust.spend(now));
         }
         assert!(!trust.spend(now));
+    }
+
+    #[test]
+    fn a_way_that_harms_is_refused_for_longer_each_time() {
+        let (mut trust, mut now) = (Trust::new(2), Instant::ZERO);
+        for longer in [1, 2, 4] {
+            trust.refuse(1, now);
+            now = now.saturating_add_nanos(longer * FIRST_REFUSAL_NS - 1);
+            assert!(trust.refuses(1, now) && !trust.refuses(0, now));
+            now = now.saturating_add_nanos(1);
+            assert!(!trust.refuses(1, now));
+        }
     }
 }

@@ -66,9 +66,16 @@ check "the backend suite by scale, servers in processes" 400 "
         hostile_clients::nonsense hostile_clients::lengths a_client_dials_again a_sleeping_client lanes:: 2>/tmp/backend ||
         { cat /tmp/backend; false; }"
 
+# Each case has lanes opened and moved while it runs.
+check "the backend suite by hybrid, servers in processes" 400 "
+    FARCALL_CONFORMANCE_PATIENCE=10 backend-conformance run 'rdma://10.0.0.1:0?device=rxe0&backend=hybrid' processes \\
+        sizes::messages deadlines::a_deadline_ends endings::a_ deaths::a_killed windows::a_window \\
+        a_client_dials_again a_sleeping_client lanes:: 2>/tmp/backend ||
+        { cat /tmp/backend; false; }"
+
 # Neither their thread nor the server's runs without calls.
 check "idle clients of each backend are parked" 200 "
-    for backend in write_imm send_recv rfp scale datagram; do
+    for backend in write_imm send_recv rfp scale datagram hybrid; do
         farcall-bench idle --device rxe0 --backend \$backend --options window=4 --clients 40 --seconds 2 --json >/tmp/idle &&
             awk -v RS=, -F: '/cpu_ns/ && \$2 > 20000000 { exit 1 }' /tmp/idle || { cat /tmp/idle; exit 1; }
     done"

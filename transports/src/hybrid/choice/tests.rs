@@ -219,6 +219,22 @@ fn advice_that_harms_is_left_and_not_followed_again() {
     }
 }
 
+/// The machine holds a look up now and then: that is no other load, and has nothing tried again.
+#[test]
+fn looks_that_are_held_up_have_nothing_tried() {
+    let mut run = Run::new(4, 7);
+    let per_call = |way| if way == 0 { 1000.0 } else { 3000.0 };
+    run.looks(400, per_call);
+    let (mut tries, away) = (0, run.away);
+    for look in 0..2_000 {
+        let held_up = if look % 50 == 0 { 10.0 } else { 1.0 };
+        let step = run.look(100, |way| held_up * per_call(way));
+        tries += u32::from(matches!(step, Step::Try(_)));
+    }
+    assert!(tries <= 6, "{tries} trials of 3 ways in a second");
+    assert!(run.away - away < 20, "{} looks", run.away - away);
+}
+
 /// A hostile server advises a good way first, or the one that the client tries just then.
 #[test]
 fn a_way_that_harms_is_left_whatever_the_client_did_before() {
