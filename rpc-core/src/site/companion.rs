@@ -72,8 +72,9 @@ impl Site {
     /// One turn of each companion at `now`.
     #[cold]
     pub(crate) fn turn_companions(&self, now: Instant) -> Progress {
-        let turns = self.living_companions().into_iter().map(|it| it.turn(now));
-        turns.fold(Progress::IDLE, Progress::and)
+        let mut progress = Progress::IDLE;
+        self.each_companion(|companion| progress = progress.and(companion.turn(now)));
+        progress
     }
 
     /// Whether the thread may sleep, and whether a companion waits for an event. After [`fall_asleep`](Self::fall_asleep).
@@ -81,25 +82,33 @@ impl Site {
         if !self.has_companions() {
             return Armed::ByWaker;
         }
-        let armed = self.living_companions().into_iter().map(|it| it.arm());
-        armed.fold(Armed::ByWaker, |all, one| match (all, one) {
-            (Armed::No, _) | (_, Armed::No) => Armed::No,
-            (Armed::AtSite, _) | (_, Armed::AtSite) => Armed::AtSite,
-            (Armed::ByWaker, Armed::ByWaker) => Armed::ByWaker,
-        })
+        let mut all = Armed::ByWaker;
+        self.each_companion(|companion| {
+            all = match (all, companion.arm()) {
+                (Armed::No, _) | (_, Armed::No) => Armed::No,
+                (Armed::AtSite, _) | (_, Armed::AtSite) => Armed::AtSite,
+                (Armed::ByWaker, Armed::ByWaker) => Armed::ByWaker,
+            };
+        });
+        all
     }
 
     /// Tells the companions that a client of the site's server thread is gone.
     pub(crate) fn client_left(&self, transport: u32, client: ClientId) {
         if self.has_companions() {
             let caller = Caller { site: self.number(), transport, client };
-            self.living_companions().iter().for_each(|it| it.client_left(&caller));
+            self.each_companion(|companion| companion.client_left(&caller));
         }
     }
 
     /// Not under the lock: they wake callers, whose code may use the site.
-    fn living_companions(&self) -> Vec<Arc<dyn Companion>> {
-        self.companions().iter().filter_map(Weak::upgrade).collect()
+    fn each_companion(&self, mut what: impl FnMut(&dyn Companion)) {
+        for at in 0.. {
+            let Some(companion) = self.companions().get(at).map(Weak::upgrade) else { return };
+            if let Some(companion) = companion {
+                what(&*companion);
+            }
+        }
     }
 
     fn companions(&self) -> MutexGuard<'_, Vec<Weak<dyn Companion>>> {
