@@ -5,6 +5,7 @@
 #[path = "cases.rs"]
 mod cases;
 #[path = "lender.rs"]
+#[expect(dead_code, reason = "other programs of tests use the rest")]
 mod lender;
 #[path = "revokes.rs"]
 mod revokes;

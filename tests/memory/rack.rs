@@ -145,6 +145,37 @@ fn many_operations_are_under_way_at_once_and_need_no_core_of_the_owner() {
     assert!(took < Duration::from_millis(2), "{took:?}");
 }
 
+/// A lease is no reason to ask the owner's CPU, and ends access by itself.
+#[test]
+fn a_lend_with_a_lease_is_used_one_sided_until_it_ends() {
+    let mut lending = Lending::new(27, SimConfig::default(), "write_imm");
+    let server = lending.rack.node(lending.server);
+    lending.run(async move |host, client| {
+        let client = one_sided(client).await;
+        let word = client.lender.lend(0, 8, Rights::ATOMIC.bits(), Some(100)).await.unwrap();
+        let lent = host.now();
+        client.memory.fetch_add(&word, 1).await.unwrap();
+        server.pause(10_000_000);
+        let begun = host.now();
+        assert_eq!(client.memory.fetch_add(&word, 1).await, Ok(1));
+        assert!(host.now() - begun < Duration::from_millis(1), "it has asked the owner's CPU");
+        let mut count = 2;
+        let why = loop {
+            match client.memory.fetch_add(&word, 1).await {
+                Ok(before) => assert_eq!(before, count),
+                Err(why) => break why,
+            }
+            count += 1;
+        };
+        assert_eq!(why, MemoryError::Expired);
+        let lasted = host.now() - lent;
+        let (least, most) = (Duration::from_millis(99), Duration::from_millis(101));
+        assert!((least..most).contains(&lasted), "{lasted:?}");
+        assert_eq!(client.lender.load(0, 8).await.unwrap()[..], u64::to_ne_bytes(count));
+        assert_eq!(client.memory.fetch_add(&word, 1).await, Err(MemoryError::Expired));
+    });
+}
+
 #[test]
 fn beyond_what_waits_there_is_no_room() {
     let mut lending = Lending::new(22, SimConfig::default(), "write_imm");

@@ -384,6 +384,7 @@ impl ServerThread {
 
 impl Drop for ServerThread {
     fn drop(&mut self) {
+        self.site.end_thread();
         self.control.thread_ended();
     }
 }

@@ -20,6 +20,9 @@ pub trait Companion: Send + Sync {
 
     /// This client of the site's server thread is gone.
     fn client_left(&self, _: &Caller) {}
+
+    /// The server thread of this site has ended, and all its clients are gone.
+    fn thread_ended(&self, _: &Site) {}
 }
 
 /// A client of a server thread, as long as it is there. Two calls come from the same client if their callers are equal.
@@ -28,6 +31,13 @@ pub struct Caller {
     pub(crate) site: usize,
     pub(crate) transport: u32,
     pub(crate) client: ClientId,
+}
+
+impl Caller {
+    /// It is a client of the server thread of this site.
+    pub fn is_at(&self, site: &Site) -> bool {
+        self.site == site.number()
+    }
 }
 
 thread_local! {
@@ -98,6 +108,13 @@ impl Site {
         if self.has_companions() {
             let caller = Caller { site: self.number(), transport, client };
             self.each_companion(|companion| companion.client_left(&caller));
+        }
+    }
+
+    /// Tells the companions that the site's server thread has ended.
+    pub(crate) fn end_thread(&self) {
+        if self.has_companions() {
+            self.living_companions().iter().for_each(|it| it.thread_ended(self));
         }
     }
 

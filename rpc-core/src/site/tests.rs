@@ -1,6 +1,8 @@
 //! What transports share at a site, and that no wake-up is lost. Bounds are far below [`LONGEST_SLEEP`].
 
 use super::*;
+use crate::time::{PollAt, Progress};
+use crate::transport::Armed;
 use core::cell::Cell;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, OwnedFd};
@@ -283,4 +285,46 @@ fn a_driven_site_has_the_callers_clock_and_wakes_its_event_channels() {
     assert!(channels.iter().all(|channel| !channel.is_empty()));
     drop(asleep);
     assert!(site.is_same(&site.clone()) && !site.is_same(&Site::new()));
+}
+
+/// Wants to be armed as it says, and counts its turns.
+struct Beside {
+    armed: Armed,
+    turns: AtomicU32,
+}
+
+impl Companion for Beside {
+    fn turn(&self, now: Instant) -> Progress {
+        let worked = 1 + self.turns.fetch_add(1, Ordering::Relaxed);
+        Progress { worked, next: PollAt::At(now), scanned: 0 }
+    }
+
+    fn arm(&self) -> Armed {
+        self.armed
+    }
+}
+
+#[test]
+fn a_companion_has_turns_as_long_as_it_lives() {
+    let site = Site::new();
+    let at = Instant::from_nanos(7);
+    assert!(!site.has_companions() && site.arm_companions() == Armed::ByWaker);
+    let beside = |armed| Arc::new(Beside { armed, turns: AtomicU32::new(0) });
+    let attach = |beside: &Arc<Beside>| {
+        let companion: Arc<dyn Companion> = beside.clone();
+        site.attach(&companion);
+    };
+    let [idle, waits, works] = [Armed::ByWaker, Armed::AtSite, Armed::No].map(beside);
+    for _ in 0..2 {
+        attach(&idle);
+    }
+    let progress = site.turn_companions(at);
+    assert_eq!(progress, Progress { worked: 1, next: PollAt::At(at), scanned: 0 });
+    assert_eq!(site.arm_companions(), Armed::ByWaker);
+    attach(&waits);
+    assert_eq!(site.arm_companions(), Armed::AtSite);
+    attach(&works);
+    assert_eq!(site.arm_companions(), Armed::No);
+    drop((waits, works));
+    assert_eq!((site.arm_companions(), site.turn_companions(at).worked), (Armed::ByWaker, 2));
 }

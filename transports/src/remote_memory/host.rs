@@ -393,7 +393,11 @@ impl Companion for Inner {
     }
 
     fn client_left(&self, client: &Caller) {
-        self.with_lanes(|lanes| lanes.close_of(client));
+        self.with_lanes(|lanes| lanes.close_of(|of| of == client));
+    }
+
+    fn thread_ended(&self, site: &Site) {
+        self.with_lanes(|lanes| lanes.close_of(|of| of.is_at(site)));
     }
 }
 

@@ -200,10 +200,11 @@ impl HostLanes {
         Ok(())
     }
 
-    /// This client is gone, and so are its lanes.
-    pub(super) fn close_of(&mut self, client: &Caller) {
-        let of_client = self.lanes.iter().filter(|(_, it)| it.client.as_ref() == Some(client));
-        let numbers: Vec<u64> = of_client.map(|(number, _)| *number).collect();
+    /// These clients are gone, and so are their lanes.
+    pub(super) fn close_of(&mut self, is_gone: impl Fn(&Caller) -> bool) {
+        let of_clients =
+            self.lanes.iter().filter(|(_, it)| it.client.as_ref().is_some_and(&is_gone));
+        let numbers: Vec<u64> = of_clients.map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.close(number));
         self.end_broken();
     }

@@ -18,11 +18,13 @@ pub struct Revoking {
     memory: Memory,
     lends: Vec<u32>,
     ended: usize,
+    /// When somebody first waited for it.
+    begun: Option<Instant>,
 }
 
 impl Revoking {
     pub(super) fn new(memory: Memory, lends: Vec<u32>, ended: usize) -> Revoking {
-        Revoking { memory, lends, ended }
+        Revoking { memory, lends, ended, begun: None }
     }
 
     /// How many lends it ends.
@@ -31,18 +33,21 @@ impl Revoking {
     }
 
     /// Blocks this thread until access has ended. Returns whether something was lent: see [`Memory::revoke`], also for the bound.
-    pub fn wait(self) -> bool {
-        let mut begun = None;
+    pub fn wait(mut self) -> bool {
         while !self.memory.with_lanes(|lanes| self.look(lanes)) {
-            let begun: &mut Instant = begun.get_or_insert_with(Instant::now);
             // In virtual time, nothing completes while something waits.
-            if self.memory.is_simulated() || begun.elapsed() > MAX_WAIT {
+            if self.memory.is_simulated() || self.is_late() {
                 self.end_lanes();
                 break;
             }
             std::thread::yield_now();
         }
         self.ended > 0
+    }
+
+    /// It has been waited for as long as somebody waits.
+    fn is_late(&mut self) -> bool {
+        self.begun.get_or_insert_with(Instant::now).elapsed() > MAX_WAIT
     }
 
     /// Takes what has completed. Returns whether access has ended.
@@ -72,21 +77,15 @@ impl Revoking {
 impl Future for Revoking {
     type Output = bool;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        let is_over = self.memory.with_lanes(|lanes| {
-            let is_over = self.look(lanes);
-            if !is_over {
-                lanes.wait(cx.waker());
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        if !self.memory.with_lanes(|lanes| self.look(lanes)) {
+            if self.memory.is_simulated() || !self.is_late() {
+                // It takes microseconds, and whoever drives the lanes may have ended.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
             }
-            is_over
-        });
-        if is_over {
-            return Poll::Ready(self.ended > 0);
+            self.end_lanes();
         }
-        if self.memory.is_simulated() {
-            // A completion gives a turn to the actor that has polled last, which is this one.
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
+        Poll::Ready(self.ended > 0)
     }
 }
