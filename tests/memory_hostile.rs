@@ -33,7 +33,8 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 
@@ -94,7 +95,12 @@ fn attack(address: &str, lent: &Remote, seed: u64, is_over: &AtomicBool, one_sid
             5 => {
                 // A batch as long as may be, whose last operation is a guess.
                 let batch = (1..MAX_BATCH_OPERATIONS).fold(memory.batch(), |it, _| it.read(lent));
-                batch.write(&guessed, vec![0xee; guessed.len() as usize]).post().wait().map(drop).map_err(|it| it.error)
+                batch
+                    .write(&guessed, vec![0xee; guessed.len() as usize])
+                    .post()
+                    .wait()
+                    .map(drop)
+                    .map_err(|it| it.error)
             }
             6 => {
                 // A flood of operations, which it may do.
@@ -133,7 +139,10 @@ fn go_on(address: &str, region: &Region, memory: &Memory) {
         assert_eq!(client.fetch_add(&word, 1).wait().unwrap(), before, "{address}");
         assert!(memory.revoke(&lent));
         assert_eq!(client.read(&lent).wait(), Err(MemoryError::Revoked), "{address}");
-        assert!(begin.elapsed() < BOUND, "{address}: beside hostile clients, a round took too long");
+        assert!(
+            begin.elapsed() < BOUND,
+            "{address}: beside hostile clients, a round took too long"
+        );
     }
 }
 
@@ -199,7 +208,10 @@ fn hostile_clients_get_nothing(address: &str, one_sided: bool) {
     assert!(bytes == secret, "{address}: memory that nobody may change has changed");
     let mut bytes = [0xff; THEIRS as usize];
     region.read(0, &mut bytes);
-    assert_eq!(bytes, [0; THEIRS as usize], "{address}: memory that is lent for reading has changed");
+    assert_eq!(
+        bytes, [0; THEIRS as usize],
+        "{address}: memory that is lent for reading has changed"
+    );
     let after = memory.snapshot();
     assert_eq!((after.lends, after.regions), (before.lends, before.regions), "{address}");
 }
