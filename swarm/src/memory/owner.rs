@@ -17,20 +17,23 @@ const PARTS: usize = 6;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
+/// One revoke in this many is by the blocking call, which on a rack destroys the queue pairs of its readers.
+const BLOCKING_ONE_IN: u64 = 8;
+
 #[farcall::service]
 pub(super) trait Lending {
     /// Lends some part, which another may have had. Gives it, and the number of the lend.
-    fn borrow(&self) -> Option<(Remote, u64)>;
+    async fn borrow(&self) -> Option<(Remote, u64)>;
     /// Lends the counter. Gives it, and the life of its owner.
     fn counter(&self) -> Option<(Remote, u64)>;
-    /// Takes a lend back: when this has been answered, nobody has access.
-    fn take_back(&self, lend: u64);
+    /// Takes a lend back. Gives whether nobody has access now; otherwise another call takes it back.
+    async fn take_back(&self, lend: u64) -> bool;
     /// Takes all back, if the owner is in that mood.
     fn take_all_back(&self);
 }
 
 /// What a part holds.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Held {
     /// This value, which nobody may change.
     Free(u64),
@@ -38,9 +41,30 @@ enum Held {
     Lent(u64, Remote),
 }
 
+#[derive(Debug)]
+struct Part {
+    held: Held,
+    /// A call takes it back.
+    is_busy: bool,
+}
+
 struct State {
-    parts: Vec<Held>,
+    parts: Vec<Part>,
     dice: Dice,
+}
+
+/// A part that a call takes back. If the call is given up, another one does it again.
+struct Busy<'a> {
+    owner: &'a Owner,
+    part: usize,
+    held: Held,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut state = self.owner.state();
+        state.parts[self.part] = Part { held: self.held, is_busy: false };
+    }
 }
 
 /// An owner, of one life of its node.
@@ -70,7 +94,7 @@ impl Owner {
         let parts = (0..PARTS).map(|part| {
             let value = state.new_value();
             region.write(part * PART_BYTES, &value::bytes(value, PART_BYTES));
-            Held::Free(value)
+            Part { held: Held::Free(value), is_busy: false }
         });
         let parts = parts.collect();
         drop(state);
@@ -87,21 +111,38 @@ impl Owner {
         bytes
     }
 
-    /// Takes a part back, if it is lent, and checks what is there: of a lend only what it may have become, and of a free part what was
-    /// stored.
-    fn end(&self, part: usize, held: &Held) {
+    /// Begins to take a part back; `None`: another call does.
+    fn begin_end(&self, state: &mut State, part: usize) -> Option<Busy<'_>> {
+        let Part { held, is_busy } = &mut state.parts[part];
+        let was_busy = std::mem::replace(is_busy, true);
+        (!was_busy).then_some(Busy { owner: self, part, held: *held })
+    }
+
+    /// Takes a part back, if it is lent, and stores another value there.
+    async fn end<'a>(&self, mut busy: Busy<'a>, is_blocking: bool) -> Busy<'a> {
+        if let Held::Lent(_, remote) = &busy.held {
+            if is_blocking {
+                self.memory.revoke(remote);
+            } else {
+                self.memory.start_revoke(remote).await;
+            }
+        }
+        self.check_part(busy.part, &busy.held);
+        busy.held = self.clear(busy.part);
+        busy
+    }
+
+    /// Checks what is in a part that nobody has access to: of a lend only what it may have become, and of a free part what was stored.
+    fn check_part(&self, part: usize, held: &Held) {
+        let bytes = self.read(part);
+        let mut records = self.records.lock();
         match held {
             Held::Free(value) => {
-                let is_whole = self.read(part) == value::bytes(*value, PART_BYTES);
-                if !is_whole {
-                    let failure = || format!("part {part} has changed while it was not lent");
-                    self.records.lock().fail(failure);
+                if bytes != value::bytes(*value, PART_BYTES) {
+                    records.fail(|| format!("part {part} has changed while it was not lent"));
                 }
             }
-            Held::Lent(lend, remote) => {
-                self.memory.revoke(remote);
-                let bytes = self.read(part);
-                let mut records = self.records.lock();
+            Held::Lent(lend, _) => {
                 records.end(*lend, self.node.now_ns());
                 records.check_bytes(*lend, 0, &bytes, "the owner");
             }
@@ -133,23 +174,30 @@ impl Owner {
 
     /// Nobody uses the memory any more: checks what is left.
     pub(super) fn check(&self) {
-        let state = self.state();
-        state.parts.iter().enumerate().for_each(|(part, held)| self.end(part, held));
+        for part in 0..PARTS {
+            let held = self.state().parts[part].held;
+            if let Held::Lent(_, remote) = &held {
+                self.memory.revoke(remote);
+            }
+            self.check_part(part, &held);
+        }
         self.records.lock().check_counter(self.counter.load_u64(0));
     }
 }
 
 impl Lending for Owner {
-    fn borrow(&self) -> Option<(Remote, u64)> {
+    async fn borrow(&self) -> Option<(Remote, u64)> {
+        let (busy, is_blocking) = {
+            let mut state = self.state();
+            let part = state.dice.below(PARTS as u64) as usize;
+            (self.begin_end(&mut state, part)?, state.dice.once_in(BLOCKING_ONE_IN))
+        };
+        let mut busy = self.end(busy, is_blocking).await;
+        let Held::Free(value) = busy.held else { return None };
+        // As of now: the revoke took its time.
         let now_ns = CallContext::current()?.now().as_nanos();
-        let State { parts, dice } = &mut *self.state();
-        let part = dice.below(PARTS as u64) as usize;
-        self.end(part, &parts[part]);
-        let free = self.clear(part);
-        parts[part] = free;
-        let Held::Free(value) = parts[part] else { return None };
-        let (remote, lend) = self.lend(part, value, dice, now_ns)?;
-        parts[part] = Held::Lent(lend, remote);
+        let (remote, lend) = self.lend(busy.part, value, &mut self.state().dice, now_ns)?;
+        busy.held = Held::Lent(lend, remote);
         Some((remote, lend))
     }
 
@@ -157,12 +205,19 @@ impl Lending for Owner {
         self.counted.map(|counted| (counted, self.life))
     }
 
-    fn take_back(&self, lend: u64) {
-        let mut state = self.state();
-        let is_it = |held: &Held| matches!(held, Held::Lent(number, _) if *number == lend);
-        if let Some(part) = state.parts.iter().position(is_it) {
-            self.end(part, &state.parts[part]);
-            state.parts[part] = self.clear(part);
+    async fn take_back(&self, lend: u64) -> bool {
+        let busy = {
+            let mut state = self.state();
+            let is_it = |part: &Part| matches!(part.held, Held::Lent(it, _) if it == lend);
+            let Some(part) = state.parts.iter().position(is_it) else { return true };
+            self.begin_end(&mut state, part)
+        };
+        match busy {
+            Some(busy) => {
+                drop(self.end(busy, false).await);
+                true
+            }
+            None => false,
         }
     }
 
@@ -173,8 +228,12 @@ impl Lending for Owner {
         }
         self.region.revoke();
         for part in 0..PARTS {
-            self.end(part, &state.parts[part]);
-            state.parts[part] = self.clear(part);
+            // Of one that another call takes back, nobody has access either.
+            if !state.parts[part].is_busy {
+                let held = state.parts[part].held;
+                self.check_part(part, &held);
+                state.parts[part].held = self.clear(part);
+            }
         }
     }
 }

@@ -428,11 +428,14 @@ impl Reader {
         // Others may take it back meanwhile.
         let begun = self.begun(lent.number);
         self.check_read(begun, 0, &memory.read(&lent.remote).timeout(HEALED).await);
-        lending
+        while !lending
             .take_back(lent.number)
             .timeout(HEALED)
             .await
-            .map_err(|why| failed("taking back", &why))?;
+            .map_err(|why| failed("taking back", &why))?
+        {
+            self.host.sleep(Duration::from_nanos(MS)).await;
+        }
         let late = memory.read(&lent.remote).timeout(HEALED).await;
         match late {
             Err(MemoryError::Revoked) => Ok(()),
