@@ -56,7 +56,7 @@ mod verify;
 
 pub use self::error::{Corruption, Error};
 pub use self::level::{Ack, Level};
-pub use self::log::{Checkpoint, Log, Options, Record, Records, Stats, Waiter};
+pub use self::log::{Append, Checkpoint, Log, Options, Record, Records, Stats, Waiter};
 pub use self::lsn::Lsn;
 pub use self::record::{HEADER_BYTES, Header, Invalid, Kind};
 pub use self::replay::{Replay, Store};

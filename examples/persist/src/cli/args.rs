@@ -44,9 +44,13 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 
-    /// How long writers are killed, in seconds. The table takes about 12 s more.
+    /// How long writers are killed, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = parse_seconds)]
     pub(crate) seconds: Duration,
+
+    /// Do not measure what each way costs, which takes some 12 s more.
+    #[arg(long)]
+    pub(crate) no_table: bool,
 
     /// Where the random numbers begin [default: another each time].
     #[arg(long)]

@@ -95,7 +95,7 @@ fn row(way: Way, measured: &Measured, limit: Option<&Measured>) {
         format!("{:.2}", measured.records_per_second() / limit.records_per_second().max(1e-9))
     });
     println!(
-        "{:28} {:>9.1} {:>9.1} {:>10.0} {:>8.0} {:>12.1} {share:>10}",
+        "{:32} {:>9.1} {:>9.1} {:>10.0} {:>8.0} {:>12.1} {share:>10}",
         way.name(),
         measured.microseconds_at(0.5),
         measured.microseconds_at(0.99),

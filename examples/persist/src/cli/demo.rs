@@ -83,8 +83,10 @@ pub(crate) fn run(args: &DemoArgs) -> Result<bool> {
         demo.problems,
         demo.extra,
     );
-    println!("what it costs here:");
-    bench::table(scratch.path(), 256, &[1, 8, 64], TABLE_TIME)?;
+    if !args.no_table {
+        println!("what it costs here:");
+        bench::table(scratch.path(), 256, &[1, 8, 64], TABLE_TIME)?;
+    }
     Ok(demo.problems == 0)
 }
 
@@ -271,6 +273,7 @@ fn check_order(there: &BTreeMap<Stamp, Lsn>, problems: &mut Vec<String>) {
     }
 }
 
+/// The unit that disks write whole or not at all.
 const SECTOR_BYTES: u64 = 512;
 
 /// So much of the end is torn.
@@ -305,5 +308,59 @@ impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log with records of one writer, and a demo that knows of them.
+    fn demo(dir: &Path, sequences: &[u64]) -> (Demo, Log) {
+        let log = Log::open(dir, options()).unwrap();
+        let mut acked = BTreeMap::new();
+        for sequence in sequences {
+            let stamp = Stamp { round: 0, writer: 0, sequence: *sequence };
+            let lsn = log.append(&stamp.payload(), Level::Visible).unwrap().wait().unwrap().lsn;
+            acked.insert(stamp, Acked { lsn, persistent: false });
+        }
+        let random = SmallRng::seed_from_u64(1);
+        let dir = dir.to_path_buf();
+        (Demo { dir, random, acked, problems: 0, kills: 0, torn: 0, flipped: 0, extra: 0 }, log)
+    }
+
+    #[test]
+    fn a_record_that_is_lost_moved_twice_there_or_a_stranger_is_a_problem() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut demo, log) = demo(directory.path(), &[0, 1, 2]);
+        let sound = demo.check(&log, 0, Level::Visible).unwrap();
+        assert_eq!(sound, (3, vec![]));
+
+        let lost = Stamp { round: 0, writer: 1, sequence: 0 };
+        demo.acked.insert(lost, Acked { lsn: Lsn(8), persistent: true });
+        let problems = |demo: &mut Demo| demo.check(&log, 0, Level::Persistent).unwrap().1;
+        assert!(problems(&mut demo)[0].contains("is lost"));
+
+        let moved = Stamp { round: 0, writer: 0, sequence: 1 };
+        demo.acked.insert(moved, Acked { lsn: Lsn(8), persistent: true });
+        assert!(problems(&mut demo)[0].contains("was at 8"));
+        demo.acked.remove(&moved);
+
+        log.append(&moved.payload(), Level::Visible).unwrap().wait().unwrap();
+        assert!(problems(&mut demo)[0].contains("twice"));
+
+        log.append(b"nobody wrote this", Level::Visible).unwrap().wait().unwrap();
+        assert!(problems(&mut demo)[1].contains("is none that was written"));
+    }
+
+    #[test]
+    fn what_was_only_visible_may_be_lost_with_the_power_and_not_with_the_process() {
+        let directory = tempfile::tempdir().unwrap();
+        for (survives, expected) in [(Level::Persistent, 0), (Level::Visible, 1)] {
+            let (mut demo, log) = demo(&directory.path().join(expected.to_string()), &[0]);
+            let stamp = Stamp { round: 0, writer: 0, sequence: 1 };
+            demo.acked.insert(stamp, Acked { lsn: Lsn(8), persistent: false });
+            assert_eq!(demo.check(&log, 0, survives).unwrap().1.len(), expected);
+        }
     }
 }

@@ -45,8 +45,7 @@ pub(crate) struct Measured {
 
 impl Measured {
     pub(crate) fn new() -> Result<Self> {
-        let nanoseconds = Histogram::new(3).context("a histogram")?;
-        Ok(Self { nanoseconds, records: 0, syncs: 0, took: Duration::ZERO })
+        Ok(Self { nanoseconds: histogram()?, records: 0, syncs: 0, took: Duration::ZERO })
     }
 
     pub(crate) fn records_per_second(&self) -> f64 {
@@ -60,6 +59,11 @@ impl Measured {
     pub(crate) fn microseconds_at(&self, quantile: f64) -> f64 {
         self.nanoseconds.value_at_quantile(quantile) as f64 / 1e3
     }
+}
+
+/// Of nanoseconds, up to a minute.
+fn histogram() -> Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).context("a histogram")
 }
 
 /// Where a way is measured: a directory on the disk, the length of payloads, for how long.
@@ -149,7 +153,7 @@ fn writers(
     let begun = Instant::now();
     thread::scope(|scope| {
         let one = || -> Result<u64> {
-            let mut own = Histogram::<u64>::new(3)?;
+            let mut own = histogram()?;
             let payload = vec![0x5a; place.size];
             while begun.elapsed() < place.time {
                 let from = Instant::now();

@@ -92,6 +92,7 @@ impl Shared {
         batch: u64,
     ) -> MutexGuard<'a, State> {
         state.leading = false;
+        state.collect_room_wakers();
         self.batch_condition(batch).notify_all();
         self.room.notify_all();
         if state.failure.is_some() {

@@ -9,7 +9,7 @@ use crate::error::Error;
 
 impl Shared {
     /// Has the thread lead, unless there is a leader: that one calls it when it is done.
-    pub(super) fn lead_for_futures(self: Arc<Self>, state: &mut State) -> Result<(), Error> {
+    pub(super) fn start_committer(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
         if state.committer.is_none() {
             let shared = self.clone();
             let thread = thread::Builder::new().name("persist-commit".to_owned());
@@ -25,7 +25,12 @@ impl Shared {
     fn run_committer(&self) {
         let mut state = self.lock();
         while !state.closed {
-            state = if !state.leading && state.has_wakers() && state.has_work() {
+            state = if state.leading {
+                self.wait(&self.futures, state)
+            } else if state.take_wants_segment() {
+                // Those who wait for it are told why it failed, if it did.
+                self.next_segment(state).unwrap_or_else(|_| self.lock())
+            } else if state.has_room_wakers() || state.has_wakers() && state.has_work() {
                 self.lead(state)
             } else {
                 self.wait(&self.futures, state)

@@ -5,6 +5,7 @@
 //! record in it asked for that. All who wait for the batch are told which level was reached. Records that come in the meantime make up the
 //! next batch. A future does not write: a thread leads for it.
 
+mod append;
 mod checkpoint;
 mod commit;
 mod committer;
@@ -17,6 +18,7 @@ mod waiter;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+pub use self::append::Append;
 pub use self::checkpoint::Checkpoint;
 pub use self::options::Options;
 pub use self::read::{Record, Records};
@@ -55,7 +57,7 @@ struct Shared {
     room: Condvar,
     /// Records have come for which the leader waits.
     arrivals: Condvar,
-    /// A future waits, and there is no leader.
+    /// A future waits, for its level or for room, and there is no leader.
     futures: Condvar,
     /// One checkpoint or truncation at a time.
     maintenance: Mutex<()>,
@@ -104,11 +106,12 @@ impl Log {
         self.push(Draft { transaction: 0, kind: Kind::Entry, payload }, level, true)
     }
 
-    /// Appends as [`append`](Self::append) does, but never waits.
+    /// Appends as [`append`](Self::append) does, but neither waits nor writes.
     ///
     /// # Errors
     ///
-    /// Also [`Error::QueueFull`].
+    /// Also [`Error::QueueFull`], if the queue is full or the record needs another segment: [`append_async`](Self::append_async) waits for
+    /// that without blocking.
     pub fn try_append(&self, payload: &[u8], level: Level) -> Result<Waiter, Error> {
         self.push(Draft { transaction: 0, kind: Kind::Entry, payload }, level, false)
     }
@@ -170,19 +173,11 @@ impl Log {
             state = match state.place(self.shared.geometry, size) {
                 Place::Here => break,
                 Place::NoRoom if may_wait => self.shared.make_room(state),
-                Place::NextSegment if may_wait || !state.leading => {
-                    self.shared.next_segment(state)?
-                }
+                Place::NextSegment if may_wait => self.shared.next_segment(state)?,
                 Place::NoRoom | Place::NextSegment => return Err(Error::QueueFull),
             };
         }
-        let lsn = state.push(self.shared.epoch, draft);
-        let end = state.end;
-        state.want(end, level);
-        if state.is_gathered() {
-            self.shared.arrivals.notify_one();
-        }
-        Ok(Waiter::new(&self.shared, lsn, end, state.batch, level))
+        Ok(self.shared.push_here(&mut state, draft, level))
     }
 
     /// Where the log begins: records before are truncated.

@@ -73,6 +73,11 @@ pub(super) struct State {
     wakers: Vec<Option<Wanted>>,
     free_wakers: Vec<usize>,
     next_ticket: u64,
+    /// Those who wait for room, and whether they need another segment for it.
+    room_wakers: Vec<Waker>,
+    wants_segment: bool,
+    /// How many segments could not be made, and why the last could not.
+    pub(super) segment_failures: (u64, Option<Arc<Error>>),
     /// The wakers of those who are told next; kept for its memory.
     pub(super) ready: Vec<Waker>,
     pub(super) committer: Option<JoinHandle<()>>,
@@ -137,6 +142,9 @@ impl State {
             wakers: Vec::new(),
             free_wakers: Vec::new(),
             next_ticket: 0,
+            room_wakers: Vec::new(),
+            wants_segment: false,
+            segment_failures: (0, None),
             ready: Vec::new(),
             committer: None,
             stats: Stats::default(),
@@ -266,7 +274,30 @@ impl State {
 
     pub(super) fn take_all_wakers(&mut self) -> Vec<Waker> {
         self.free_wakers.clear();
-        self.wakers.drain(..).flatten().map(|wanted| wanted.waker).collect()
+        let waiters = self.wakers.drain(..).flatten().map(|wanted| wanted.waker);
+        waiters.chain(self.room_wakers.drain(..)).collect()
+    }
+
+    /// Notes whom to wake when there may be room.
+    pub(super) fn wait_for_room(&mut self, needs_segment: bool, waker: &Waker) {
+        self.wants_segment |= needs_segment;
+        if !self.room_wakers.iter().any(|other| other.will_wake(waker)) {
+            self.room_wakers.push(waker.clone());
+        }
+    }
+
+    /// Those who wait for room are told that there may be some. They say again if there is none.
+    pub(super) fn collect_room_wakers(&mut self) {
+        self.wants_segment = false;
+        self.ready.append(&mut self.room_wakers);
+    }
+
+    pub(super) fn take_wants_segment(&mut self) -> bool {
+        std::mem::take(&mut self.wants_segment)
+    }
+
+    pub(super) fn has_room_wakers(&self) -> bool {
+        !self.room_wakers.is_empty()
     }
 
     /// The level of everything before a position.

@@ -1,6 +1,6 @@
 //! The log goes on in another segment.
 
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 use super::Shared;
 use super::state::State;
@@ -48,6 +48,8 @@ impl Shared {
                 Ok(self.write_out(state, last))
             }
             Err(why) => {
+                state.segment_failures.0 += 1;
+                state.segment_failures.1 = Some(Arc::new(why.clone()));
                 drop(self.announce(state, batch));
                 Err(why)
             }

@@ -66,7 +66,7 @@ impl Future for Waiter {
         state.check()?;
         let wanted = (this.end, this.level);
         this.ticket = Some(state.register(this.ticket, wanted, context.waker()));
-        this.shared.clone().lead_for_futures(&mut state)?;
+        this.shared.start_committer(&mut state)?;
         Poll::Pending
     }
 }

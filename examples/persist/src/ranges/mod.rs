@@ -227,23 +227,27 @@ impl Memory {
     }
 }
 
-/// An entry of the log: where, and the bytes before and after, which have the same length.
+/// What an entry of the log says: where, and the bytes before and after, which have the same length.
+struct Write<'a> {
+    range: Range<usize>,
+    before: &'a [u8],
+    after: &'a [u8],
+}
+
+/// An entry of the log.
 fn entry(at: usize, before: &[u8], after: &[u8]) -> Vec<u8> {
     [&(at as u64).to_le_bytes()[..], before, after].concat()
 }
 
 impl Memory {
-    fn parse<'a>(
-        &self,
-        entry: &'a [u8],
-    ) -> Result<(Range<usize>, &'a [u8], &'a [u8]), RangesError> {
+    fn parse<'a>(&self, entry: &'a [u8]) -> Result<Write<'a>, RangesError> {
         let (at, images) = entry.split_first_chunk::<8>().ok_or(RangesError::Foreign)?;
         if !images.len().is_multiple_of(2) {
             return Err(RangesError::Foreign);
         }
         let (before, after) = images.split_at(images.len() / 2);
         let range = self.range(u64::from_le_bytes(*at), before.len());
-        Ok((range.map_err(|_| RangesError::Foreign)?, before, after))
+        Ok(Write { range: range.map_err(|_| RangesError::Foreign)?, before, after })
     }
 }
 
@@ -251,13 +255,13 @@ impl Store for Memory {
     type Error = RangesError;
 
     fn redo(&mut self, entry: &[u8]) -> Result<(), RangesError> {
-        let (range, _, after) = self.parse(entry)?;
+        let Write { range, after, .. } = self.parse(entry)?;
         self.bytes[range].copy_from_slice(after);
         Ok(())
     }
 
     fn undo(&mut self, entry: &[u8]) -> Result<(), RangesError> {
-        let (range, before, _) = self.parse(entry)?;
+        let Write { range, before, .. } = self.parse(entry)?;
         self.bytes[range].copy_from_slice(before);
         Ok(())
     }

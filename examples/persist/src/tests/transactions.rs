@@ -8,11 +8,14 @@ use rand::{Rng, SeedableRng};
 
 use super::story::SEGMENT_BYTES;
 use crate::planted::{Bug, plant};
-use crate::ranges::{Ranges, RangesError};
+use crate::ranges::{Ranges, RangesError, Transaction};
 use crate::storage::sim::{Faults, SimDisk};
 use crate::{Level, Options, Waiter};
 
 const LENGTH: usize = 3000;
+
+/// Where a transaction has written, and what.
+type Writes = Vec<(usize, Vec<u8>)>;
 
 /// What the store may hold: the state before, and after each commit that is not acknowledged yet.
 struct Model {
@@ -40,7 +43,7 @@ impl Story {
 
     /// A few transactions, some at the same time, with checkpoints between.
     fn live(&mut self, ranges: &Ranges, steps: usize) -> Result<(), RangesError> {
-        let mut open: Vec<(crate::ranges::Transaction<'_>, Vec<(usize, Vec<u8>)>)> = Vec::new();
+        let mut open: Vec<(Transaction<'_>, Writes)> = Vec::new();
         let mut waiting: Vec<(usize, Waiter)> = Vec::new();
         for _ in 0..steps {
             match self.random.random_range(0..16) {

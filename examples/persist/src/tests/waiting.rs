@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use super::story::{assert_error, options};
-use crate::storage::sim::SimDisk;
-use crate::{Error, Level, Log, Options, Waiter};
+use super::story::{SEGMENT_BYTES, assert_error, options};
+use crate::storage::sim::{Faults, SimDisk};
+use crate::{Error, Level, Log, Options};
 
 /// Far more than any of this takes.
 const BOUND: Duration = Duration::from_secs(60);
@@ -23,12 +23,12 @@ impl Wake for Notify {
 }
 
 /// Runs a future on this thread.
-fn block_on(mut waiter: Waiter) -> Result<crate::Ack, Error> {
+fn block_on<F: Future<Output = Result<crate::Ack, Error>> + Unpin>(mut future: F) -> F::Output {
     let (sender, receiver) = mpsc::channel();
     let waker = Waker::from(Arc::new(Notify(sender)));
     let mut context = Context::from_waker(&waker);
     loop {
-        if let Poll::Ready(outcome) = std::pin::Pin::new(&mut waiter).poll(&mut context) {
+        if let Poll::Ready(outcome) = std::pin::Pin::new(&mut future).poll(&mut context) {
             return outcome;
         }
         receiver.recv_timeout(BOUND).expect("a wake-up");
@@ -167,4 +167,55 @@ fn readers_follow_a_writer_over_segments() {
             }
         }
     });
+}
+
+#[test]
+fn futures_wait_for_room_and_for_segments_without_blocking() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default().segment_bytes(16 << 10).queue_bytes(1 << 10);
+    let log = Log::open(directory.path(), options).unwrap();
+    thread::scope(|scope| {
+        for writer in 0..8_u8 {
+            let log = &log;
+            scope.spawn(move || {
+                for number in 0..100 {
+                    let level = if number % 2 == 0 { Level::Received } else { Level::Persistent };
+                    let ack = block_on(log.append_async([writer; 400], level)).unwrap();
+                    assert!(ack.level >= level);
+                }
+            });
+        }
+    });
+    assert!(log.stats().segments > 10);
+    log.flush(Level::Visible).unwrap().wait().unwrap();
+    let entries = log.records(None).filter(|r| r.as_ref().unwrap().kind() == crate::Kind::Entry);
+    assert_eq!(entries.count(), 800);
+}
+
+#[test]
+fn a_future_on_a_full_disk_is_told_and_later_ones_go_on_when_there_is_room() {
+    let disk = SimDisk::new(1);
+    let log = Log::open_on(Arc::new(disk.clone()), options()).unwrap();
+    let full = Faults { capacity: Some(2 * SEGMENT_BYTES), ..Faults::default() };
+    disk.set_faults(full);
+    let error =
+        (0..100).find_map(|_| block_on(log.append_async([1; 900], Level::Persistent)).err());
+    let error = error.expect("the disk is full");
+    assert!(error.to_string().contains("free space"), "{error}");
+    let again = block_on(log.append_async([1; 900], Level::Persistent));
+    assert_error(again, |error| matches!(error, Error::Io { .. }));
+    disk.set_faults(Faults::default());
+    for _ in 0..10 {
+        block_on(log.append_async([1; 900], Level::Persistent)).unwrap();
+    }
+}
+
+#[test]
+fn futures_after_a_sync_that_failed_are_told() {
+    let disk = SimDisk::new(1);
+    let log = Log::open_on(Arc::new(disk.clone()), options()).unwrap();
+    disk.set_faults(Faults { failing_syncs: [2].into(), ..Faults::default() });
+    let outcomes: Vec<_> =
+        (0..5).map(|_| block_on(log.append_async([1; 100], Level::Persistent)).is_ok()).collect();
+    assert_eq!(outcomes, [true, true, false, false, false]);
 }
