@@ -92,12 +92,16 @@ pub fn files(
 ) -> Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for page in &PAGES {
-        let mut text = format!("# {}\n\n{}\n\n{WARNING}\n", page.title, page.about);
-        for name in page.figures {
+        let of_name = |name: &&str| {
             let drawn = drawn.iter().find(|drawn| drawn.figure.name == *name);
-            let drawn = drawn.with_context(|| format!("no figure is called {name}"))?;
+            drawn.with_context(|| format!("no figure is called {name}"))
+        };
+        let figures = page.figures.iter().map(of_name).collect::<Result<Vec<_>>>()?;
+        let finding = finding(&figures);
+        let mut text = format!("# {}\n\n{finding}\n\n{}\n\n{WARNING}\n", page.title, page.about);
+        for drawn in figures {
             section(&mut text, drawn);
-            files.insert(format!("figures/{name}.svg"), svg(drawn)?);
+            files.insert(format!("figures/{}.svg", drawn.figure.name), svg(drawn)?);
         }
         files.insert(page.file.to_owned(), text);
     }
@@ -120,6 +124,23 @@ const WARNING: &str = "`farcall-bench sim all --book book/src` generates this pa
                        simulated. All figures of a NIC use one set of constants. *Held out* marks points that were not used \
                        to choose a constant. *Not met* marks points that this set of constants does not meet; the text above \
                        the table gives the reason. Every other point is within 20 %.";
+
+/// What a page shows, in two sentences: how many of its points the model meets, and whether it errs to one side.
+fn finding(figures: &[&Drawn<'_>]) -> String {
+    let all: Vec<_> = figures.iter().flat_map(|drawn| drawn.outcomes()).collect();
+    let met: Vec<_> = all.iter().copied().filter(|outcome| outcome.used != Use::Missed).collect();
+    let high = all.iter().filter(|outcome| outcome.error().is_sign_positive()).count();
+    let (median, worst) = median_and_worst(met.iter().copied());
+    format!(
+        "**What was found.** The model meets {} of {} published points, with a median error of {:.0} %, the worst {:.0} %. \
+         Of all points, {high} are simulated too high and {} too low.",
+        met.len(),
+        all.len(),
+        100.0 * median,
+        100.0 * worst,
+        all.len() - high,
+    )
+}
 
 fn section(text: &mut String, drawn: &Drawn<'_>) {
     let Figure { name, title, source, x_label, y_label, notes, .. } = *drawn.figure;
