@@ -314,3 +314,17 @@ impl Client {
         Err(progress)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_server_costs_its_client_a_bounded_part_of_its_calls() {
+        for seed in 1..=6 {
+            let outcome = run(seed, None, &Trace::Off);
+            assert_eq!(outcome.failure, None, "{outcome}");
+            assert!(outcome.counts.answered > 1_000, "{outcome}");
+        }
+    }
+}
