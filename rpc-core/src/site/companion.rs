@@ -114,7 +114,7 @@ impl Site {
     /// Tells the companions that the site's server thread has ended.
     pub(crate) fn end_thread(&self) {
         if self.has_companions() {
-            self.living_companions().iter().for_each(|it| it.thread_ended(self));
+            self.each_companion(|companion| companion.thread_ended(self));
         }
     }
 

@@ -103,8 +103,7 @@ pub(crate) fn run(seed: u64, backend: &str, mutation: Option<Mutation>, trace: &
     let bug = mutation.and_then(Mutation::bug);
     let setup = Setup {
         address: address.clone(),
-        // Without effect as long as there are no lanes on a rack.
-        one_sided: false,
+        one_sided: dice.once_in(2),
         healed_ns: plan.healed_ns,
         tries_late: bug != Some(Bug::LeaseOfReader),
         owner: rack.node(server),
