@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use farcall::memory::{
-    Carrier, Memory, MemoryError, MemoryServer, Region, Remote, RemoteMemory, Rights, Until,
+    Carrier, Memory, MemoryError, MemoryServer, Region, RemoteMemory, Rights, Until,
 };
 use farcall::{Authentication, Key, RunningServer, Server};
 

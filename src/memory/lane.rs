@@ -204,11 +204,11 @@ impl SharedLane {
             drop(lane);
             return Next::Call(plain(batch.calls, batch.operations));
         };
-        let can_execute = batch.operations.iter().all(|operation| open.can_execute(operation));
+        let can_execute = batch.operations.iter().all(|it| open.can_execute(it, batch.now));
         if can_execute && !batch.operations.is_empty() {
             let (operations, fences) = (mem::take(batch.operations), mem::take(batch.fences));
             let posted = Arc::new(LaneBatch::new(operations, fences, batch.deadline));
-            return match open.submit(&posted) {
+            return match open.submit(&posted, batch.now) {
                 Ok(()) => Next::Wait(posted),
                 Err(error) => Next::End(Err(BatchError { at: 0, error })),
             };
@@ -218,7 +218,7 @@ impl SharedLane {
         let number = open.number();
         drop(lane);
         match unknown {
-            Some(lend) => Next::Call(self.bind(batch.calls, number, lend, batch.operations)),
+            Some(lend) => Next::Call(self.bind(batch, number, lend)),
             None => Next::Call(plain(batch.calls, batch.operations)),
         }
     }
@@ -230,22 +230,16 @@ impl SharedLane {
     }
 
     /// A call that also has the server bind a window to a lend.
-    fn bind(
-        &self,
-        calls: &LentMemoryClient,
-        number: u64,
-        lend: Remote,
-        operations: &mut Vec<Operation>,
-    ) -> BatchCall {
-        let shared = self.clone();
-        let call = calls.bind(number, lend, mem::take(operations));
+    fn bind(&self, batch: &mut Begun<'_>, number: u64, lend: Remote) -> BatchCall {
+        let (shared, asked) = (self.clone(), batch.now);
+        let call = batch.calls.bind(number, lend, mem::take(batch.operations));
         BatchCall::of_more(call, move |(outcomes, window)| {
             // Another lane may have been opened meanwhile, for which it is not.
             if shared.is_here()
                 && let Lane::Open(open) = &mut *shared.lock()
                 && open.number() == number
             {
-                open.learn(&lend, window);
+                open.learn(&lend, window, asked);
             }
             outcomes
         })
@@ -257,6 +251,7 @@ struct Begun<'a> {
     calls: &'a LentMemoryClient,
     operations: &'a mut Vec<Operation>,
     fences: &'a mut Vec<u32>,
+    now: Instant,
     deadline: Instant,
 }
 
@@ -347,21 +342,21 @@ impl OnLane {
         &self.lane.cell.site
     }
 
-    /// What is left of the timeout.
-    fn left(&mut self) -> (Instant, Duration) {
+    /// The time now, the deadline, and what is left until then.
+    fn times(&mut self) -> (Instant, Instant, Duration) {
         let now = self.site().now();
         let deadline = *self.deadline.get_or_insert(now + self.timeout);
-        (deadline, deadline.saturating_since(now))
+        (now, deadline, deadline.saturating_since(now))
     }
 
     fn begin(&mut self, may_open: bool) -> Option<Result<Vec<Outcome>, BatchError>> {
-        let (deadline, left) = self.left();
+        let (now, deadline, left) = self.times();
         let OnLane { lane, calls, operations, fences, .. } = self;
         // It has no time: the call says so.
         let next = if left.is_zero() {
             Next::Call(plain(calls, operations))
         } else {
-            lane.begin(&mut Begun { calls, operations, fences, deadline }, may_open)
+            lane.begin(&mut Begun { calls, operations, fences, now, deadline }, may_open)
         };
         self.stage = match next {
             Next::End(ended) => return Some(ended),
@@ -432,7 +427,7 @@ impl OnLane {
             return Some(Err(BatchError { at: at as u32, error: gone(may_have_landed, why) }));
         }
         self.operations = rest.to_vec();
-        let (_, left) = self.left();
+        let (.., left) = self.times();
         self.stage = Stage::Calling(plain(&self.calls, &mut self.operations).timeout(left));
         None
     }
@@ -469,7 +464,7 @@ impl OnLane {
             if let Poll::Ready(ended) = self.look(batch, Some(&waker)) {
                 return ended;
             }
-            thread::park_timeout(self.left().1 + GRACE);
+            thread::park_timeout(self.times().2 + GRACE);
         }
     }
 }

@@ -38,6 +38,9 @@ const SMALL_BYTES: usize = 1024;
 /// Lends whose windows are remembered. The owner tells those that were forgotten again.
 const MAX_KNOWN_WINDOWS: usize = 256;
 
+/// The clocks of two ends differ by less than one part in so many: those of virtual machines that are moved, by one in 100.
+const DRIFT: u64 = 32;
+
 /// How many completions one poll takes.
 const POLLED_AT_ONCE: usize = 16;
 
@@ -59,7 +62,7 @@ pub struct ClientLane {
     /// Its number at the owner, which is a secret of the two.
     number: u64,
     /// By lend and epoch. `None`: the owner has bound none.
-    windows: HashMap<(u32, u32), Option<Window>>,
+    windows: HashMap<(u32, u32), Option<Known>>,
     /// In the order in which they were posted.
     posted: VecDeque<PostedOperation>,
     waiting: VecDeque<WaitingOperation>,
@@ -70,6 +73,15 @@ pub struct ClientLane {
     is_over: bool,
     /// Dropped last: it makes events for the queue.
     _channel: Arc<DeviceChannel>,
+}
+
+/// A window, and when this end stops to use it.
+///
+/// The owner takes the access away when the lease is over. It may be stopped then, so a client that keeps the rules asks it.
+#[derive(Debug)]
+struct Known {
+    window: Window,
+    until: Instant,
 }
 
 #[derive(Debug)]
@@ -157,24 +169,31 @@ impl ClientLane {
         self.windows.contains_key(&(at.lend, at.epoch))
     }
 
-    /// The owner has bound a window of this lend, or has said that it does not.
-    pub fn learn(&mut self, at: &Remote, window: Option<Window>) {
+    /// The owner, who was asked at this moment, has bound a window of this lend, or has said that it does not.
+    pub fn learn(&mut self, at: &Remote, window: Option<Window>, asked: Instant) {
         if self.windows.len() == MAX_KNOWN_WINDOWS {
             self.windows.clear();
         }
-        self.windows.insert((at.lend, at.epoch), window);
+        let known = window.map(|window| {
+            let until = match window.left_ns {
+                None => Instant::FAR_FUTURE,
+                Some(left_ns) => asked.saturating_add_nanos(left_ns - left_ns / DRIFT),
+            };
+            Known { window, until }
+        });
+        self.windows.insert((at.lend, at.epoch), known);
     }
 
-    /// Whether the operation can be done without the owner's CPU, as far as this end knows.
-    pub fn can_execute(&self, operation: &Operation) -> bool {
-        self.target(&operation.at, operation.needs()).is_some()
+    /// Whether the operation can be done now without the owner's CPU, as far as this end knows.
+    pub fn can_execute(&self, operation: &Operation, now: Instant) -> bool {
+        self.target(&operation.at, operation.needs(), now).is_some()
     }
 
     /// Takes a batch whose operations it [can execute](Self::can_execute), and posts what there is room for.
     ///
     /// # Errors
     /// [`MemoryError::Full`]: so much waits that this does not find a place. Nothing was posted.
-    pub fn submit(&mut self, batch: &Arc<LaneBatch>) -> Result<(), MemoryError> {
+    pub fn submit(&mut self, batch: &Arc<LaneBatch>, now: Instant) -> Result<(), MemoryError> {
         if self.waiting.len() + batch.operations().len() > MAX_WAITING {
             return Err(MemoryError::Full { what: Counted::Operations });
         }
@@ -182,7 +201,7 @@ impl ClientLane {
         let operations = batch.operations().iter().enumerate();
         let targets: Option<Vec<_>> = operations
             .map(|(at, it)| {
-                let target = self.target(&it.at, it.needs())?;
+                let target = self.target(&it.at, it.needs(), now)?;
                 Some(WaitingOperation { batch: Arc::clone(batch), at, target })
             })
             .collect();
@@ -197,11 +216,11 @@ impl ClientLane {
     }
 
     /// Where the bytes are, if they and the right are within a window.
-    fn target(&self, at: &Remote, needs: Rights) -> Option<RemoteSlice> {
-        let window = self.windows.get(&(at.lend, at.epoch))?.as_ref()?;
+    fn target(&self, at: &Remote, needs: Rights, now: Instant) -> Option<RemoteSlice> {
+        let Known { window, until } = self.windows.get(&(at.lend, at.epoch))?.as_ref()?;
         let is_small = at.len as usize <= MAX_ONE_SIDED_BYTES && at.len > 0;
         let is_permitted = Rights::from_bits_truncate(window.rights).contains(needs);
-        if window.key != at.key || !is_small || !is_permitted {
+        if window.key != at.key || !is_small || !is_permitted || now >= *until {
             return None;
         }
         let offset = at.offset.checked_sub(window.begin)?;

@@ -255,7 +255,10 @@ impl HostLanes {
         let Some(lane) = self.lanes.get_mut(&number).filter(|lane| !lane.is_closing) else {
             return Asked::Answered(None);
         };
-        if lane.windows.contains_key(&lend.remote.lend) {
+        if let Some(bound) = lane.windows.get_mut(&lend.remote.lend) {
+            if bound.epoch == lend.remote.epoch {
+                bound.described.left_ns = lend.left_ns;
+            }
             return self.asked(number, &lend.remote);
         }
         if lane.give(domain, lend).is_none() {
@@ -405,6 +408,8 @@ pub(super) struct Lend<'a> {
     pub(super) begin: u64,
     pub(super) len: u64,
     pub(super) rights: Rights,
+    /// What is left of its lease, in nanoseconds.
+    pub(super) left_ns: Option<u64>,
 }
 
 impl HostLane {
@@ -450,7 +455,8 @@ impl HostLane {
         is_ready: bool,
     ) {
         let Remote { lend: number, epoch, key, .. } = lend.remote;
-        let described = Window { memory, begin: lend.begin, rights: lend.rights.bits(), key };
+        let Lend { begin, left_ns, .. } = *lend;
+        let described = Window { memory, begin, rights: lend.rights.bits(), key, left_ns };
         self.windows.insert(number, Bound { epoch, access, described, is_ready });
     }
 

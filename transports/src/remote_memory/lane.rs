@@ -49,6 +49,8 @@ pub struct Window {
     pub(super) rights: u8,
     /// The lend's key.
     pub(super) key: u64,
+    /// What was left of the lend's lease when the owner was asked for the window, in nanoseconds.
+    pub(super) left_ns: Option<u64>,
 }
 
 impl Shape for Window {

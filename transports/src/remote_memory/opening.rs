@@ -85,7 +85,9 @@ impl Memory {
         let grant = tables.grants.granted(remote, who, now).ok()?;
         let bytes = tables.regions.get(grant.region as usize)?.as_ref()?;
         let (begin, len) = (grant.part.start, grant.part.end - grant.part.start);
-        let lend = Lend { remote: *remote, bytes, begin, len, rights: grant.rights };
+        let has_lease = grant.until != Instant::FAR_FUTURE;
+        let left_ns = has_lease.then(|| grant.until.saturating_since(now).as_nanos() as u64);
+        let lend = Lend { remote: *remote, bytes, begin, len, rights: grant.rights, left_ns };
         match self.lanes().bind(lane, &self.inner.domain, &lend) {
             Asked::Answered(None) => None,
             Asked::Answered(Some(_)) | Asked::UnderWay => Some(()),

@@ -37,7 +37,7 @@ impl Grants {
 impl Grants {
     #[inline]
     pub(super) fn is_late(&mut self, _: u32) -> bool {
-        false
+        is_planted(Bug::EarlyRevoke)
     }
 
     #[inline]
