@@ -50,5 +50,5 @@
 //! [`LargeMessageCounts`] tells how often that was.
 
 pub use farcall_transports::buffers::{
-    Buffer, BufferError, Buffers, BuffersSnapshot, LargeMessageCounts,
+    Buffer, BufferError, Buffers, BuffersSnapshot, LargeMessageCounts, NotValues, View,
 };

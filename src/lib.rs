@@ -65,6 +65,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buffers;
+pub mod bulk;
 mod connect;
 pub mod info;
 pub mod memory;
@@ -142,6 +143,9 @@ mod documents {
 
     #[doc = include_str!("../book/src/quick-start.md")]
     struct QuickStart;
+
+    #[doc = include_str!("../book/src/bulk.md")]
+    struct BulkData;
 
     #[doc = include_str!("../book/src/concurrency.md")]
     struct Concurrency;

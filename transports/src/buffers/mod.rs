@@ -8,7 +8,9 @@ mod buffer;
 pub(crate) mod export;
 mod pool;
 mod slab;
+mod view;
 
 pub use crate::kit::counts::LargeMessageCounts;
 pub use buffer::Buffer;
 pub use pool::{BufferError, Buffers, BuffersSnapshot};
+pub use view::{NotValues, View};

@@ -72,25 +72,26 @@ fn bytes_are_found_in_their_slab_and_no_others() {
 /// NIXL issue 1392: an index that is not cleaned makes each cycle slower.
 #[test]
 fn a_hundred_thousand_cycles_take_constant_time_and_memory() {
-    const CYCLES: usize = 100_000;
+    const BLOCKS: usize = 100;
+    const CYCLES: usize = 1000;
     let buffers = buffers(64 * MIB);
-    let cycle = |count: usize| {
+    let block = |_| {
         let begin = std::time::Instant::now();
-        for at in 0..count {
-            let mut buffer = buffers.buffer(5000 + at % 1000 * 100).unwrap();
+        for at in 0..CYCLES {
+            let mut buffer = buffers.buffer(5000 + at * 100).unwrap();
             buffer[0] = 1;
             drop(buffer.freeze());
         }
-        begin.elapsed()
+        (begin.elapsed(), buffers.snapshot().bytes)
     };
-    cycle(CYCLES / 10);
-    let (before, first) = (buffers.snapshot().bytes, cycle(CYCLES / 10));
-    let all = cycle(CYCLES);
+    let blocks: Vec<_> = (0..BLOCKS).map(block).collect();
+    assert!(blocks.iter().all(|(_, bytes)| *bytes == blocks[0].1), "{blocks:?}");
     let after = buffers.snapshot();
-    assert_eq!((after.bytes, after.used), (before, 0));
-    assert_eq!(after.taken as usize, CYCLES + CYCLES / 5);
-    // Ten times as many; three times that on a busy machine.
-    assert!(all < 30 * first, "{all:?} after {first:?}");
+    assert_eq!((after.taken as usize, after.used), (BLOCKS * CYCLES, 0));
+    // The quickest of some: others run on this machine.
+    let quickest = |blocks: &[(std::time::Duration, u64)]| blocks.iter().map(|it| it.0).min();
+    let (first, last) = (quickest(&blocks[..BLOCKS / 4]), quickest(&blocks[3 * BLOCKS / 4..]));
+    assert!(last.unwrap() < 3 * first.unwrap(), "{last:?} after {first:?}");
 }
 
 /// The same where slabs are freed and allocated each time.

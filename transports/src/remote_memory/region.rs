@@ -41,6 +41,11 @@ impl Region {
         self.inner.bytes.is_empty()
     }
 
+    /// Whether both are the same memory.
+    pub fn is_same(&self, other: &Region) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Copies into it, low addresses first. A borrower that reads meanwhile may see some of the old bytes.
     ///
     /// # Panics

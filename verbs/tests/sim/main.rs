@@ -8,6 +8,7 @@ mod faults;
 mod landing;
 mod one_sided;
 mod persistence;
+mod publications;
 mod repeatable;
 mod rig;
 mod timing;

@@ -1,6 +1,6 @@
 //! Fuzz targets of immediates and slots, which the peer writes as it likes.
 
-use crate::rendezvous::wire::{Announce, Grant, Lent, OverLimit, WireRegion};
+use crate::rendezvous::wire::{Announce, Grant, Here, Lent, OverLimit, WireRegion};
 use bolero::{TypeGenerator, check};
 use farcall_verbs::RemoteRegion;
 
@@ -26,7 +26,15 @@ const OPS: [Op; 8] = [
     Op::Credit,
 ];
 
-const KINDS: [Kind; 5] = [Kind::Inline, Kind::Announce, Kind::Grant, Kind::Lent, Kind::OverLimit];
+const KINDS: [Kind; 7] = [
+    Kind::Inline,
+    Kind::Announce,
+    Kind::Grant,
+    Kind::Lent,
+    Kind::OverLimit,
+    Kind::RequestHere,
+    Kind::ResponseHere,
+];
 
 /// Any 32 bits are an immediate that is written as the same bits.
 #[test]
@@ -84,6 +92,10 @@ fn any_control_message_is_read_whole_or_not_at_all() {
         assert_eq!(OverLimit::read_from_bytes(body).is_ok(), is_whole(size_of::<OverLimit>()));
         assert_eq!(Lent::read_from_bytes(body).is_ok(), is_whole(size_of::<Lent>()));
         assert_eq!(Grant::read_from_bytes(body).is_ok(), is_whole(size_of::<Grant>()));
+        assert_eq!(Here::read_from_bytes(body).is_ok(), is_whole(size_of::<Here>()));
+        if let Ok((here, _)) = Here::read_from_prefix(body) {
+            assert!(here.message_len() >= RemoteRegion::from(here.region).len);
+        }
         if let Ok((Lent { region, part }, _)) = Lent::read_from_prefix(body) {
             let again = Lent { region: RemoteRegion::from(region).into(), part };
             assert_eq!(again.as_bytes(), &body[..size_of::<Lent>()]);
@@ -100,6 +112,8 @@ fn the_corpora_have_a_message_of_each_kind() {
         (Kind::Grant, Grant { region, chunk: 1024.into() }.as_bytes().to_vec()),
         (Kind::Lent, Lent { region, part: 1024.into() }.as_bytes().to_vec()),
         (Kind::OverLimit, OverLimit { len: 200.into(), max: 100.into() }.as_bytes().to_vec()),
+        (Kind::RequestHere, Here { region, front: *b"in front" }.as_bytes().to_vec()),
+        (Kind::ResponseHere, Here { region, front: *b"in front" }.as_bytes().to_vec()),
     ];
     let (mut messages, mut controls) = (Vec::new(), Vec::new());
     for (kind, body) in bodies {
