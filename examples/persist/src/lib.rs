@@ -49,6 +49,7 @@ mod recovery;
 mod replay;
 mod segment;
 mod segments;
+pub mod service;
 pub mod storage;
 #[cfg(test)]
 mod tests;
