@@ -1,9 +1,14 @@
 //! How safe a write is.
 
+use farcall::Shape;
+use serde::{Deserialize, Serialize};
+
 use crate::lsn::Lsn;
 
 /// How safe a write is. Each level includes those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Shape,
+)]
 pub enum Level {
     /// The log has the record in its memory. It is lost with the process.
     Received,
@@ -14,7 +19,7 @@ pub enum Level {
 }
 
 /// What is known of an acknowledged write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Shape)]
 pub struct Ack {
     /// Where the record is.
     pub lsn: Lsn,

@@ -37,6 +37,10 @@
 #![forbid(unsafe_code)]
 
 mod chain;
+#[cfg(test)]
+#[path = "../../../rpc-core/tests/support/corpus.rs"]
+#[expect(unreachable_pub, reason = "it is public in the tests of another package")]
+mod corpus;
 mod error;
 mod hint;
 mod level;
@@ -49,6 +53,7 @@ mod recovery;
 mod replay;
 mod segment;
 mod segments;
+pub mod service;
 pub mod storage;
 #[cfg(test)]
 mod tests;

@@ -2,13 +2,18 @@
 
 use std::fmt;
 
+use farcall::Shape;
+use serde::{Deserialize, Serialize};
+
 use crate::record::HEADER_BYTES;
 use crate::segment::HEADER_BLOCK_BYTES;
 
 /// A log sequence number: where a record begins, counted in bytes over all segments that the log ever had.
 ///
 /// Segment `n` has the bytes from `n * segment_bytes` on; the first of them hold its header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Shape,
+)]
 pub struct Lsn(pub u64);
 
 impl fmt::Display for Lsn {

@@ -3,7 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use farcall_persist::Level;
+
+/// The default address of servers and clients.
+const DEFAULT_ADDRESS: &str = "shm://farcall-persist";
 
 /// A log whose acknowledged writes survive a killed process, a power cut and a torn disk.
 ///
@@ -19,6 +23,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Kill writers again and again, tear and damage their log, check every acknowledged write, print what each way costs here.
     Demo(DemoArgs),
+    /// Serve a log until SIGINT or SIGTERM.
+    Serve(ServeArgs),
+    /// Append a record, and print its lsn and the level that was reached.
+    Append(AppendArgs),
+    /// Write the payload of a record to standard output.
+    Read(ReadArgs),
     /// Check a log that is not open: what is whole, torn, damaged.
     Verify(DirArgs),
     /// Write all records of a log to standard output: lsn, kind, transaction, epoch, length, payload.
@@ -30,6 +40,76 @@ pub(crate) enum Command {
     /// A writer process of `demo`.
     #[command(hide = true)]
     DemoWriter(WriterArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
+    pub(crate) listen: String,
+
+    /// The directory of the log, which is made if it does not exist.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+
+    /// How many threads serve clients.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) threads: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// Where the server is.
+    #[arg(long, visible_alias = "connect", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS)]
+    pub(crate) address: String,
+
+    /// The timeout of one answer, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AppendArgs {
+    /// The payload, or - for standard input.
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) payload: String,
+
+    /// How safe the record must be before the answer.
+    #[arg(long, value_enum, default_value = "persistent")]
+    pub(crate) level: LevelArg,
+
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReadArgs {
+    /// Where the record is, as `append` prints it.
+    pub(crate) lsn: u64,
+
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+/// A level on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LevelArg {
+    /// In the server's memory.
+    Received,
+    /// With the operating system: survives a killed server.
+    Visible,
+    /// Synced: survives a power cut.
+    Persistent,
+}
+
+impl From<LevelArg> for Level {
+    fn from(level: LevelArg) -> Self {
+        match level {
+            LevelArg::Received => Self::Received,
+            LevelArg::Visible => Self::Visible,
+            LevelArg::Persistent => Self::Persistent,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -2,9 +2,11 @@
 
 mod args;
 mod bench;
+mod client;
 mod demo;
 mod inspect;
 mod measure;
+mod serve;
 mod stamp;
 mod writer;
 
@@ -24,6 +26,9 @@ const ERROR: u8 = 2;
 pub(crate) fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Append(args) => client::append(&args),
+        Command::Read(args) => client::read(&args),
         Command::Verify(args) => inspect::verify(&args),
         Command::Dump(args) => inspect::dump(&args),
         Command::Repair(args) => inspect::repair(&args),

@@ -3,8 +3,11 @@
 use bolero::{TypeGenerator, check};
 
 use super::*;
+use crate::corpus;
 
-/// Any bytes are a record that is written as the same bytes, or none.
+const TARGET: &str = "record::fuzz::any_bytes_are_a_record_or_none";
+
+/// Any bytes are a record that does not reach beyond them, or none.
 #[test]
 fn any_bytes_are_a_record_or_none() {
     check!().for_each(|bytes: &[u8]| {
@@ -14,6 +17,25 @@ fn any_bytes_are_a_record_or_none() {
             assert!(header.synced <= lsn);
         }
     });
+}
+
+#[test]
+fn the_corpus_has_a_record_of_each_kind() {
+    let kinds =
+        [1, 2, 3, 4, 5, 6, 7, 8].map(|kind| Kind::from_wire(kind).expect("there are eight"));
+    let records = kinds.map(|kind| {
+        let (lsn, synced) = (Lsn(8192), Lsn(8000));
+        let mut bytes = Vec::new();
+        if kind.skips() {
+            bytes.extend(skip(Seed::of(1), lsn, 2, synced, (kind, 64)));
+        } else {
+            encode(&mut bytes, lsn, 2, Draft { transaction: 3, kind, payload: b"payload" });
+            seal_batch(Seed::of(1), &mut bytes, synced);
+        }
+        assert!(parse(Seed::of(1), lsn, 2, &bytes).is_ok());
+        (format!("{kind:?}"), bytes)
+    });
+    corpus::is_kept("src/record", TARGET, records);
 }
 
 #[derive(Debug, TypeGenerator)]

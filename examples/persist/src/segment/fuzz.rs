@@ -3,6 +3,9 @@
 use bolero::check;
 
 use super::*;
+use crate::corpus;
+
+const TARGET: &str = "segment::fuzz::any_bytes_are_a_header_or_none";
 
 /// Any bytes are a header that is written as the same bytes, or none.
 #[test]
@@ -27,4 +30,17 @@ fn any_fields_are_a_header_or_none() {
             assert_eq!(header.encode()[COVERED_FROM..60], block[COVERED_FROM..60]);
         }
     });
+}
+
+#[test]
+fn the_corpus_has_a_header() {
+    let header = SegmentHeader {
+        log_id: 1,
+        number: 2,
+        segment_bytes: 1 << 20,
+        checkpoint: Lsn(1 << 20),
+        epoch: 3,
+    };
+    let bytes = header.encode()[..size_of::<Raw>()].to_vec();
+    corpus::is_kept("src/segment", TARGET, [("header".to_owned(), bytes)]);
 }

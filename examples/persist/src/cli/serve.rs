@@ -1,0 +1,45 @@
+//! `serve`: serves a log until a signal.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use farcall::Server;
+use farcall_persist::service::{LogService, PersistentServer};
+use farcall_persist::{Log, Options};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::args::ServeArgs;
+
+/// Serves until SIGINT or SIGTERM, then answers calls in progress and closes the log. A second signal ends the process immediately.
+pub(crate) fn run(args: &ServeArgs) -> Result<bool> {
+    // Before the first thread starts, so that no signal is lost.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("signals")?;
+    let log = Arc::new(Log::open(&args.dir, Options::default())?);
+    let service = PersistentServer::new(LogService::new(log.clone()));
+    let server =
+        Server::builder().service(service).threads(args.threads).listen(args.listen.as_str())?;
+
+    // A process that waits for this line may call now.
+    let mut out = io::stdout();
+    writeln!(out, "listening on {}", server.address()).and_then(|()| out.flush())?;
+
+    signals.forever().next();
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_default(signal, Arc::new(true.into()))?;
+    }
+    let drained = server.shutdown();
+    if drained.aborted_calls > 0 || drained.stuck_threads > 0 {
+        eprintln!(
+            "{} calls were not answered in time, {} threads did not end",
+            drained.aborted_calls, drained.stuck_threads
+        );
+    }
+    match Arc::try_unwrap(log) {
+        Ok(log) => log.close()?,
+        // A thread that did not end has the service still.
+        Err(log) => drop(log.flush(farcall_persist::Level::Persistent)?.wait()?),
+    }
+    Ok(true)
+}
