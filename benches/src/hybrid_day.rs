@@ -25,10 +25,10 @@ pub(crate) struct Options {
     /// The seed of the rack
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only the phases whose names contain this
+    /// Only the phases whose names contain one of these, with commas between them
     #[arg(long)]
     only: Option<String>,
-    /// Only this backend, or `hybrid`: answers by millisecond, without a comparison
+    /// Only this backend, or `hybrid`: the 99th percentile and answers by millisecond of each phase, without a comparison
     #[arg(long)]
     backend: Option<String>,
     /// Draws the day into this file, as SVG
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let mut day = hybrid::day(options.phase * 1_000_000, options.crowd);
     if let Some(only) = &options.only {
-        day.phases.retain(|phase| phase.name.contains(only));
+        day.phases.retain(|phase| only.split(',').any(|name| phase.name.contains(name)));
     }
     if day.phases.is_empty() {
         bail!("no phase is called so; leave --only away to see which there are");
@@ -64,7 +64,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(backend) = &options.backend {
         let run = hybrid::run(&rack, &day, backend)?;
         say(backend, &run);
-        run.phases.iter().for_each(|phase| println!("{:?}", phase.by_ms));
+        for (phase, of) in day.phases.iter().zip(&run.phases) {
+            println!("{}: p99 {:.1} us, {:?}", phase.name, of.p99_ns() as f64 / 1e3, of.by_ms);
+        }
         return Ok(());
     }
     let report = hybrid::compare(&rack, &day, &hybrid::BACKENDS, say)?;

@@ -57,6 +57,11 @@ impl PhaseRun {
         self.by_ms.iter().sum()
     }
 
+    /// The 99th percentile of how long its calls took, in nanoseconds.
+    pub fn p99_ns(&self) -> u64 {
+        self.latency.value_at_quantile(0.99)
+    }
+
     /// Answers from that millisecond on.
     pub fn calls_after(&self, ms: usize) -> u64 {
         self.by_ms.iter().skip(ms).sum()

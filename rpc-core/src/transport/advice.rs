@@ -17,8 +17,12 @@ pub trait Adviser: Send + Sync {
 pub struct ThreadLoad<'a> {
     /// Clients with calls since the load was last told, as far as was seen in some turns.
     pub active: usize,
+    /// Clients with calls in the last milliseconds, as far as was seen.
+    pub active_lately: usize,
     /// Calls since the thread began, over each way of the address, in the order of [`Bound::halves`](super::Bound::halves).
     pub calls: &'a [u64],
+    /// The mean length in bytes of the requests of those turns; 0 if there were none.
+    pub mean_bytes: usize,
 }
 
 /// The advice in a response; 0 is none. The response may be anything: a peer has sent it.

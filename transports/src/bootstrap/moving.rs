@@ -136,7 +136,11 @@ pub fn adviser<'a>(
         ways.retain(|(_, backend)| !runs_on_stream(*backend));
     }
     ways.sort_by_key(|(_, backend)| !backend.suits_many_clients());
-    let way = |(half, backend): (_, &dyn Backend)| AdvisedWay { number: backend.number(), half };
+    let way = |(half, backend): (_, &dyn Backend)| AdvisedWay {
+        number: backend.number(),
+        half,
+        suits_many: backend.suits_many_clients(),
+    };
     let ways = ways.into_iter().map(way).collect();
     Arc::new(BySharedRate::new(threads, ways, hash_of(seed)))
 }

@@ -22,12 +22,6 @@ pub(super) const LOOK_NS: u64 = 500_000;
 const REST_NS: u64 = 3_500_000;
 const REST_OF_ADVISED_NS: u64 = 1_000_000;
 
-/// Looks with calls before the first trial, and between two.
-const LOOKS_BETWEEN: u32 = 4;
-
-/// A way that takes so much less time is moved to. Less is within what machines differ by from one moment to the next.
-const GAIN: f64 = 0.9;
-
 /// A way that takes so much more is far worse.
 const FAR_WORSE: f64 = 1.5;
 
@@ -55,6 +49,12 @@ pub(super) struct Pace {
     pub(super) first_pause_ns: u64,
     /// After a move, the ways that have not been tried wait so long, at least.
     pub(super) after_move_ns: u64,
+    /// Looks with calls before the first trial, and between two.
+    pub(super) looks_between: u32,
+    /// A way that takes so much less time is moved to. Less is within what machines differ by from one moment to the next.
+    pub(super) gain: f64,
+    /// A way that takes so many times as long is far worse.
+    pub(super) far_worse_from: f64,
     /// Ways are tried in their order. Otherwise one that is due is taken by chance.
     pub(super) in_order: bool,
     /// Answers without which a trial shows nothing, however long it was.
@@ -71,6 +71,9 @@ pub(super) static OF_CLIENT: Pace = Pace {
     trial_look_ns: 50_000,
     first_pause_ns: 20_000_000,
     after_move_ns: 0,
+    looks_between: 4,
+    gain: 0.9,
+    far_worse_from: FAR_WORSE,
     in_order: false,
     least: 8,
     far_worse: 32,
@@ -117,7 +120,7 @@ impl Measured {
         (self.answers > 0).then(|| self.under_way_ns as f64 / self.answers as f64)
     }
 
-    fn add(&mut self, other: Measured) {
+    pub(super) fn add(&mut self, other: Measured) {
         self.answers += other.answers;
         self.under_way_ns += other.under_way_ns;
     }
@@ -192,10 +195,10 @@ pub(super) struct Choice {
     compared_ns: Option<f64>,
     /// The way that was home before, and what calls took there: what seemed better need not stay so.
     left: Option<(usize, f64)>,
-    /// The last look found another load: only further ones tell whether it stays so.
-    is_unsure: bool,
     /// The last look was far from the mean.
     has_jumped: bool,
+    /// The last look found another load: only further ones tell whether it stays so.
+    is_unsure: bool,
     /// From then on a load that has changed counts again.
     next_change: Instant,
     change_pause_ns: u64,
@@ -223,8 +226,8 @@ impl Choice {
             advised_ns: None,
             compared_ns: None,
             left: None,
-            is_unsure: false,
             has_jumped: false,
+            is_unsure: false,
             next_change: Instant::ZERO,
             change_pause_ns: FIRST_CHANGE_PAUSE_NS,
             dice,
@@ -234,6 +237,11 @@ impl Choice {
     /// The way that calls take unless another is tried.
     pub(super) fn home(&self) -> usize {
         self.home
+    }
+
+    /// How long calls take at home, in the mean.
+    pub(super) fn mean_ns(&self) -> Option<f64> {
+        self.mean_ns
     }
 
     /// The server advises this way, or none.
@@ -268,6 +276,11 @@ impl Choice {
     /// No lane is opened or tried, and no advice followed.
     pub(super) fn is_settled(&self) -> bool {
         matches!(self.stage, Stage::Settled { .. })
+    }
+
+    /// A way is being tried.
+    pub(super) fn is_trying(&self) -> bool {
+        matches!(self.stage, Stage::Trial { .. })
     }
 
     /// Calls take far more than at home.
@@ -310,7 +323,7 @@ impl Choice {
 
     /// A way is to be tried. While the server advises one, it is the server that tries: what each client alone finds best need not be
     /// best for all.
-    fn is_due(&self, way: usize, now: Instant) -> bool {
+    pub(super) fn is_due(&self, way: usize, now: Instant) -> bool {
         self.followed().is_none() && way != self.home && self.ways[way].next_trial <= now
     }
 
@@ -356,16 +369,21 @@ impl Choice {
                 self.advised_ns = Choice::mean_with(self.advised_ns, measured);
             }
             Stage::Settled { looks } => {
+                let next_change = self.next_change;
                 let looks = looks + u32::from(self.note(measured, now));
-                self.stage = Stage::Settled { looks };
+                // The mean is to be that of the new load before a way is compared with it.
+                let has_changed = self.pace.in_order && self.next_change != next_change;
+                self.stage = Stage::Settled { looks: if has_changed { 0 } else { looks } };
             }
         }
         if self.at != self.target() {
             return self.go_on(lanes, now);
         }
         match self.stage {
-            Stage::Settled { looks: LOOKS_BETWEEN.. }
-                if lanes == Lanes::One && measured.answers > 0 =>
+            Stage::Settled { looks }
+                if looks >= self.pace.looks_between
+                    && lanes == Lanes::One
+                    && measured.answers > 0 =>
             {
                 self.next_trial(now)
             }
@@ -421,7 +439,7 @@ impl Choice {
         }
         let mean = self.mean_ns.unwrap_or(latest);
         if let Some((way, before_ns)) = self.left
-            && mean > before_ns / GAIN
+            && mean > before_ns / self.pace.gain
         {
             self.left = None;
             self.ways[way].next_trial = now;
@@ -453,6 +471,14 @@ impl Choice {
         true
     }
 
+    /// This way is tried next, and the others no earlier than after so long.
+    pub(super) fn try_first(&mut self, first: usize, wait_ns: u64, now: Instant) {
+        let wait = now.saturating_add_nanos(wait_ns);
+        self.ways[first].next_trial = now;
+        let others = self.ways.iter_mut().enumerate().filter(|(way, _)| *way != first);
+        others.for_each(|(_, way)| way.next_trial = way.next_trial.max(wait));
+    }
+
     fn next_trial(&mut self, now: Instant) -> Step {
         let due = (0..self.ways.len()).filter(|way| self.is_due(*way, now)).count();
         if due == 0 {
@@ -473,7 +499,10 @@ impl Choice {
         self.stage = if is_trial {
             Stage::Trial { way, begun: now, answered: now, measured }
         } else if way == self.home {
-            self.mean_ns = None;
+            // The server has followed the load until now, and this choice has not.
+            (self.mean_ns, self.compared_ns) = (None, None);
+            self.stage = Stage::Settled { looks: 0 };
+            self.load_changed(now);
             Stage::Settled { looks: 0 }
         } else {
             let before_ns = if left == self.home { self.mean_ns } else { self.advised_ns };
@@ -547,14 +576,14 @@ impl Choice {
             return Step::Return { before_ns, now_ns: None };
         };
         let enough = match now_ns / before_ns {
-            ratio if ratio < GAIN => self.pace.better,
-            ratio if ratio < FAR_WORSE => self.pace.no_better,
+            ratio if ratio < self.pace.gain => self.pace.better,
+            ratio if ratio < self.pace.far_worse_from => self.pace.no_better,
             _ => self.pace.far_worse,
         };
         if measured.answers < enough && !is_over {
             return Step::Stay;
         }
-        if now_ns < GAIN * before_ns {
+        if now_ns < self.pace.gain * before_ns {
             self.pause(self.home, now);
             let left = (self.home, before_ns);
             self.move_to(way);
@@ -591,7 +620,7 @@ impl Choice {
     }
 
     /// The way is not tried for a while, each time for longer.
-    fn pause(&mut self, way: usize, now: Instant) {
+    pub(super) fn pause(&mut self, way: usize, now: Instant) {
         let by_chance = self.roll();
         let way = &mut self.ways[way];
         let pause_ns = way.pause_ns + by_chance % (way.pause_ns / 2);

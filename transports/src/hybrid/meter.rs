@@ -3,7 +3,7 @@
 use farcall_core::time::Instant;
 use farcall_core::transport::SlotId;
 
-use super::choice::Measured;
+use super::sizes::{BySize, Size};
 
 /// A client that was last polled so long ago has slept since: what it posted since then began no earlier than the poll that follows.
 const SLEEP_NS: u64 = 20_000;
@@ -15,7 +15,7 @@ pub(super) struct Meter {
     /// Slots that were posted since the lane was last polled.
     posted: Vec<u32>,
     polled: Instant,
-    measured: Measured,
+    measured: BySize,
     /// What the server last advised.
     pub(super) advice: u8,
 }
@@ -25,6 +25,7 @@ struct Begun {
     generation: u32,
     /// `None`: it has ended, or was only posted.
     at: Option<Instant>,
+    is_large: bool,
 }
 
 impl Meter {
@@ -32,7 +33,14 @@ impl Meter {
     pub(super) fn new(slots: u32) -> Meter {
         let begun = vec![Begun::default(); slots as usize].into();
         let posted = Vec::with_capacity(slots as usize);
-        Meter { begun, posted, polled: Instant::ZERO, measured: Measured::default(), advice: 0 }
+        Meter { begun, posted, polled: Instant::ZERO, measured: BySize::default(), advice: 0 }
+    }
+
+    /// This request, which is about to be posted, is large.
+    pub(super) fn note_large(&mut self, slot: SlotId) {
+        if let Some(begun) = self.begun.get_mut(slot.index as usize) {
+            *begun = Begun { generation: slot.generation, at: None, is_large: true };
+        }
     }
 
     /// This request is measured.
@@ -40,7 +48,9 @@ impl Meter {
         if let Some(begun) = self.begun.get_mut(slot.index as usize)
             && self.posted.len() < self.posted.capacity()
         {
-            *begun = Begun { generation: slot.generation, at: None };
+            let generation = slot.generation;
+            let is_large = begun.is_large && begun.generation == generation;
+            *begun = Begun { generation, at: None, is_large };
             self.posted.push(slot.index);
         }
     }
@@ -58,9 +68,13 @@ impl Meter {
     pub(super) fn end(&mut self, slot: SlotId, now: Instant) {
         let begun = self.begun.get_mut(slot.index as usize);
         let begun = begun.filter(|begun| begun.generation == slot.generation);
-        if let Some(at) = begun.and_then(|begun| begun.at.take()).filter(|at| *at < now) {
-            self.measured.answers += 1;
-            self.measured.under_way_ns += (now - at).as_nanos() as u64;
+        if let Some(begun) = begun
+            && let Some(at) = begun.at.take().filter(|at| *at < now)
+        {
+            let size = if begun.is_large { Size::Large } else { Size::Small };
+            let measured = self.measured.of(size);
+            measured.answers += 1;
+            measured.under_way_ns += (now - at).as_nanos() as u64;
         }
     }
 
@@ -72,17 +86,18 @@ impl Meter {
 
     /// Answers that were measured since [`take_measured`](Self::take_measured).
     pub(super) fn answers(&self) -> u64 {
-        self.measured.answers
+        self.measured.all().answers
     }
 
     /// What was measured since this was last asked.
-    pub(super) fn take_measured(&mut self) -> Measured {
+    pub(super) fn take_measured(&mut self) -> BySize {
         std::mem::take(&mut self.measured)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::choice::Measured;
     use super::*;
 
     fn slot(index: u32, generation: u32) -> SlotId {
@@ -99,8 +114,8 @@ mod tests {
         meter.begin_posted(at(1_000_300));
         meter.end(slot(0, 1), at(1_000_500));
         meter.end(slot(1, 1), at(1_000_500));
-        assert_eq!(meter.take_measured(), Measured { answers: 2, under_way_ns: 1000 });
-        assert_eq!(meter.take_measured(), Measured::default());
+        assert_eq!(meter.take_measured().all(), Measured { answers: 2, under_way_ns: 1000 });
+        assert_eq!(meter.take_measured(), BySize::default());
     }
 
     #[test]
@@ -113,7 +128,7 @@ mod tests {
         meter.begin_posted(at(1_000_000));
         meter.end(slot(0, 1), at(1_000_000));
         meter.end(slot(1, 1), at(1_000_700));
-        assert_eq!(meter.take_measured(), Measured { answers: 1, under_way_ns: 700 });
+        assert_eq!(meter.take_measured().all(), Measured { answers: 1, under_way_ns: 700 });
     }
 
     #[test]
@@ -127,7 +142,31 @@ mod tests {
         meter.end(slot(7, 1), at(20));
         meter.end(slot(1, 1), at(30));
         meter.end(slot(1, 1), at(40));
-        assert_eq!(meter.take_measured(), Measured { answers: 1, under_way_ns: 30 });
+        assert_eq!(meter.take_measured().all(), Measured { answers: 1, under_way_ns: 30 });
+    }
+
+    #[test]
+    fn large_calls_are_measured_apart() {
+        let mut meter = Meter::new(2);
+        let at = Instant::from_nanos;
+        for (generation, is_large) in [(1, true), (2, false)] {
+            for index in 0..2 {
+                if is_large && index == 1 {
+                    meter.note_large(slot(index, generation));
+                }
+                meter.post(slot(index, generation));
+            }
+            let began = at(1_000_000 * u64::from(generation));
+            meter.begin_posted(began);
+            for index in 0..2 {
+                let took_ns = 100 * u64::from(index + 1);
+                meter.end(slot(index, generation), began.saturating_add_nanos(took_ns));
+            }
+            let BySize { small, large } = meter.take_measured();
+            let answers = if is_large { [1, 1] } else { [2, 0] };
+            assert_eq!([small.answers, large.answers], answers);
+            assert_eq!(large.under_way_ns, if is_large { 200 } else { 0 });
+        }
     }
 
     #[test]

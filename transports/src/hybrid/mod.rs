@@ -10,9 +10,13 @@
 mod adviser;
 mod choice;
 mod client;
+mod experience;
 mod lane;
+mod large;
 mod meter;
+mod moves;
 mod planted;
+mod sizes;
 #[cfg(test)]
 mod tests;
 mod trust;

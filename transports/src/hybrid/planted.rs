@@ -15,7 +15,7 @@ impl Hybrid {
     #[inline]
     pub(super) fn post_again(&mut self, front: &[u8], body: Body<'_>, delivery: Delivery) {
         if is_planted(Bug::PostedTwice)
-            && let Some(lane) = self.other_lane()
+            && let Some(lane) = self.more_lanes().next()
         {
             // Without room, the bug does nothing.
             let _ = lane.transport.post_parts(front, body, delivery);

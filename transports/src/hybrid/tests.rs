@@ -1,6 +1,7 @@
 //! A connection over lanes in the hands of a test.
 
 mod faults;
+mod sizes;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,9 +18,12 @@ use farcall_core::transport::{
 };
 
 use super::choice::LOOK_NS;
+use super::sizes::LARGE_FROM_BYTES;
 use super::{Hybrid, OpenLane, Opening, Way, Ways};
 
 const WINDOW: u32 = 4;
+const MAX_MESSAGE: usize = 8 << 10;
+const LIMITS: Limits = Limits { window: WINDOW, max_message: MAX_MESSAGE as u64 };
 
 /// What a test sees of one lane.
 #[derive(Default)]
@@ -33,6 +37,23 @@ struct Wire {
     advice: u8,
     is_dropped: bool,
     limits: Option<Limits>,
+    /// How many polls a small call and a large one take. Otherwise the test answers.
+    takes: Option<[u64; 2]>,
+    polls: u64,
+    /// How many bytes each slot's request has.
+    lens: Vec<usize>,
+    /// Requests that are answered at that poll.
+    due: Vec<(u64, SlotId)>,
+}
+
+impl Wire {
+    /// Answers what is due by itself.
+    fn answer_due(&mut self) {
+        self.polls += 1;
+        let polls = self.polls;
+        let due = self.due.extract_if(.., |(at, _)| *at <= polls).map(|(_, slot)| slot);
+        self.answers.extend(due);
+    }
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -52,6 +73,7 @@ impl Shared {
         let shared = Shared::default();
         shared.wire().slots.resize(WINDOW as usize, Phase::Free);
         shared.wire().generations.resize(WINDOW as usize, 0);
+        shared.wire().lens.resize(WINDOW as usize, 0);
         shared
     }
 
@@ -77,12 +99,18 @@ impl Shared {
 
 struct Fake {
     shared: Shared,
-    bytes: [u8; 8],
+    bytes: Box<[u8]>,
+}
+
+impl Fake {
+    fn boxed(shared: Shared) -> Box<dyn ClientTransport> {
+        Box::new(Fake { shared, bytes: vec![0; MAX_MESSAGE].into() })
+    }
 }
 
 impl ClientTransport for Fake {
     fn limits(&self) -> Limits {
-        self.shared.wire().limits.unwrap_or(Limits { window: WINDOW, max_message: 8 })
+        self.shared.wire().limits.unwrap_or(LIMITS)
     }
 
     fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
@@ -94,6 +122,7 @@ impl ClientTransport for Fake {
         let index = free.ok_or(Backpressure::Credits)?;
         wire.slots[index] = Phase::Reserved;
         wire.generations[index] += 1;
+        wire.lens[index] = len;
         let slot = SlotId { index: index as u32, generation: wire.generations[index] };
         drop(wire);
         Ok((slot, &mut self.bytes[..len]))
@@ -107,6 +136,11 @@ impl ClientTransport for Fake {
         let mut wire = self.shared.wire();
         assert!(wire.slots[slot.index as usize] == Phase::Reserved);
         wire.slots[slot.index as usize] = Phase::Posted;
+        if let Some(takes) = wire.takes {
+            let is_large = wire.lens[slot.index as usize] >= LARGE_FROM_BYTES;
+            let at = wire.polls + takes[usize::from(is_large)];
+            wire.due.push((at, slot));
+        }
     }
 
     fn flush(&mut self) {}
@@ -124,6 +158,7 @@ impl ClientTransport for Fake {
     }
 
     fn poll(&mut self, _: Instant, sink: &mut dyn ReplySink) -> Progress {
+        self.shared.wire().answer_due();
         let answers = std::mem::take(&mut self.shared.wire().answers);
         for slot in &answers {
             let phase = std::mem::take(&mut self.shared.wire().slots[slot.index as usize]);
@@ -176,7 +211,7 @@ impl OpenLane for Opener {
     fn poll(&mut self, _: Instant) -> Opening {
         match self.orders.lock().unwrap().answers.pop() {
             None => Opening::NotYet(PollAt::OnEvent),
-            Some(Ok(shared)) => Opening::Done(Ok(Box::new(Fake { shared, bytes: [0; 8] }))),
+            Some(Ok(shared)) => Opening::Done(Ok(Fake::boxed(shared))),
             Some(Err(error)) => Opening::Done(Err(error)),
         }
     }
@@ -227,7 +262,7 @@ impl Bench {
         let way = |(name, number)| Way { name, number, slots: WINDOW };
         let ways = Ways::new([("a", 1), ("b", 2)].map(way).to_vec());
         let (first, opener) = (Shared::new(), Opener { ways, orders: Arc::default() });
-        let fake = Box::new(Fake { shared: first.clone(), bytes: [0; 8] });
+        let fake = Fake::boxed(first.clone());
         let counts = Arc::<MoveCounts>::default();
         let hybrid = Hybrid::new(fake, 0, Box::new(opener.clone()), 5);
         let hybrid = hybrid.counting(Arc::clone(&counts));
@@ -362,7 +397,7 @@ fn a_lane_that_carries_less_is_not_taken() {
     let mut bench = Bench::new();
     bench.until_trial();
     let narrow = Shared::new();
-    narrow.wire().limits = Some(Limits { window: WINDOW, max_message: 7 });
+    narrow.wire().limits = Some(Limits { max_message: LIMITS.max_message - 1, ..LIMITS });
     bench.opener.orders.lock().unwrap().answers.push(Ok(narrow.clone()));
     bench.poll();
     assert!(narrow.wire().is_dropped);

@@ -1,6 +1,6 @@
 //! The client's carrier: requests into the server's cells, responses out of its ring.
 
-use farcall_core::time::Instant;
+use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport;
 use farcall_verbs::{Buffer, RemoteRegion, RemoteSlice, WorkCompletion, WorkRequest};
 
@@ -185,12 +185,24 @@ impl ClientCarrier for Fetches {
                 let offset = self.long_at + u64::from(slot) * self.long_stride;
                 Fetch { remote: self.at(offset, len.into()), what: Fetched::Long { slot } }
             }
+            Read::Probe(line) => {
+                let line_bytes = LINE_BYTES as u64;
+                Fetch {
+                    remote: self.at(u64::from(line) * line_bytes, line_bytes),
+                    what: Fetched::Nothing,
+                }
+            }
         })
     }
 
     #[inline]
     fn must_fetch(&self) -> bool {
         self.reader.must_read()
+    }
+
+    #[inline]
+    fn look_for_lost(&mut self) -> PollAt {
+        self.reader.look_for_lost(self.now)
     }
 
     #[inline]
@@ -207,9 +219,13 @@ impl ClientCarrier for Fetches {
 
     #[inline]
     fn fetched(&mut self, what: Fetched, messages: usize, outstanding: usize) -> bool {
-        if what != Fetched::Ready {
-            self.reader.read_long();
-            return true;
+        match what {
+            Fetched::Ready => {}
+            Fetched::Long { .. } => {
+                self.reader.read_long();
+                return true;
+            }
+            Fetched::Nothing => return true,
         }
         let goes_on = if self.switch.is_draining() { 1 } else { outstanding };
         let brought = self.reader.read_lines(messages, goes_on, self.now);

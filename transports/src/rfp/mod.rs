@@ -30,6 +30,13 @@
 //! A server that has found nothing for long sleeps. Where a device makes no event of a WRITE, the client wakes it by an
 //! immediate, after `retries` fetches in vain. That also tells a server of many clients, which looks at those that call.
 //!
+//! # Loss
+//!
+//! A queue pair notices a lost packet by what comes behind it, and otherwise only when its timeout ends. A client that fetches posts nothing while
+//! a READ is under way, so that nothing comes behind that. A READ that takes four times as long as the slowest of the latest is
+//! therefore followed by a probe, a READ of one line whatever is there: the queue pair then repeats the one before at once (as a tail loss
+//! probe does for TCP, RFC 8985). If what is repeated is lost again, the timeout has to end.
+//!
 //! # Knobs
 //!
 //! Those of `write_imm`; `fetch` (bytes, at the server: a longer response is not in the ring; how much of it one READ asks for

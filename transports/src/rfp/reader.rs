@@ -3,26 +3,44 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use farcall_core::time::Instant;
+use farcall_core::time::{Instant, PollAt};
 
 use super::fetch_size::FetchSize;
 use super::lines::{Cursor, LINE_BYTES, Line, MOST_LINES_PER_READ, join, lines_of, ring_lines};
 use crate::rendezvous::server::Misbehaved;
+use crate::slots::carrier::MOST_PROBES;
 
 /// When the ring is read next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     /// No call is outstanding.
     Idle,
-    /// When the first request has arrived at the server: a READ right behind it would come too early.
-    AfterRequest,
+    /// When the first request has arrived at the server: a READ right behind it would come too early. `since`: it was first waited for.
+    AfterRequest {
+        since: Option<Instant>,
+    },
     Now,
     /// A READ is under way.
     Reading {
         since: Instant,
-        lines: u32,
+        /// When it is taken for lost.
+        late_at: Instant,
+        probes: u32,
     },
 }
+
+/// What is under way is taken for lost after so many times as long as the slowest of the latest READs took, and twice that each further
+/// time.
+const LATE_ROUND_TRIPS: u64 = 4;
+
+/// What is under way is not taken for lost earlier: a probe costs the server's NIC a READ, and a busy one may be that slow.
+const LEAST_LATE_NANOS: u64 = 50_000;
+
+/// As long as that, while it is not known how long a READ takes; and never later.
+const MOST_LATE_NANOS: u64 = 5_000_000;
+
+/// The part of the slowest READ that is forgotten with each that is quicker: one in 16.
+const FORGET_SHIFT: u32 = 4;
 
 /// A READ that is to be posted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +49,8 @@ pub(super) enum Read {
     Lines(Range<u32>),
     /// The response of this slot, in its own place.
     Long { slot: u32, len: u32 },
+    /// This line of the ring, whatever is there: an operation behind one that was lost has it repeated at once.
+    Probe(u32),
 }
 
 /// What was found in lines that were read.
@@ -51,6 +71,8 @@ pub(super) struct Reader {
     window: u32,
     slot_bytes: u32,
     pace: Pace,
+    /// The READ under way is taken for lost.
+    must_probe: bool,
     /// Lines of the next message, as far as is known.
     need: u32,
     /// Messages that the last READ brought.
@@ -62,6 +84,8 @@ pub(super) struct Reader {
     long_under_way: u32,
     /// How long a READ takes, smoothed.
     round_trip_nanos: u64,
+    /// How long the slowest of the latest READs took.
+    slowest_nanos: u64,
 }
 
 const NAMELESS: Misbehaved = "a line that no response begins with";
@@ -74,6 +98,7 @@ impl Reader {
             window,
             slot_bytes,
             pace: Pace::Idle,
+            must_probe: false,
             need: 1,
             run: 0,
             has_advanced: false,
@@ -81,6 +106,7 @@ impl Reader {
             long: VecDeque::with_capacity(window as usize),
             long_under_way: 0,
             round_trip_nanos: 0,
+            slowest_nanos: 0,
         }
     }
 
@@ -89,7 +115,7 @@ impl Reader {
     pub(super) fn begin(&mut self) -> bool {
         let begins = self.pace == Pace::Idle;
         if begins {
-            self.pace = Pace::AfterRequest;
+            self.pace = Pace::AfterRequest { since: None };
         }
         begins
     }
@@ -97,8 +123,42 @@ impl Reader {
     /// A request has arrived.
     #[inline]
     pub(super) fn sent(&mut self) {
-        if self.pace == Pace::AfterRequest {
+        if matches!(self.pace, Pace::AfterRequest { .. }) {
             self.pace = Pace::Now;
+        }
+    }
+
+    /// Notices what has been under way for too long. The network may have lost it, and nothing behind it tells either end. Gives when to
+    /// look again.
+    #[inline]
+    pub(super) fn look_for_lost(&mut self, now: Instant) -> PollAt {
+        let late_nanos = self.late_nanos();
+        match &mut self.pace {
+            Pace::Reading { late_at, probes, .. } if *probes < MOST_PROBES as u32 => {
+                if now >= *late_at {
+                    *probes += 1;
+                    *late_at = now.saturating_add_nanos(late_nanos << *probes);
+                    self.must_probe = true;
+                }
+                PollAt::At(*late_at)
+            }
+            Pace::AfterRequest { since } => {
+                let late_at = since.get_or_insert(now).saturating_add_nanos(late_nanos);
+                if now >= late_at {
+                    // A READ behind the request has that repeated, if it was lost.
+                    self.pace = Pace::Now;
+                }
+                PollAt::At(late_at)
+            }
+            Pace::Idle | Pace::Now | Pace::Reading { .. } => PollAt::OnEvent,
+        }
+    }
+
+    /// How long a READ may be under way before it is taken for lost.
+    fn late_nanos(&self) -> u64 {
+        match self.slowest_nanos {
+            0 => MOST_LATE_NANOS,
+            nanos => (LATE_ROUND_TRIPS * nanos).clamp(LEAST_LATE_NANOS, MOST_LATE_NANOS),
         }
     }
 
@@ -132,6 +192,9 @@ impl Reader {
             self.long_under_way += 1;
             return Some(Read::Long { slot, len });
         }
+        if std::mem::take(&mut self.must_probe) {
+            return Some(Read::Probe(self.cursor.line));
+        }
         if self.pace != Pace::Now {
             return None;
         }
@@ -140,7 +203,8 @@ impl Reader {
         let lines = (responses * self.size.lines()).max(self.need);
         let most = (most / LINE_BYTES).min(MOST_LINES_PER_READ as usize) as u32;
         let lines = lines.min(most).min(self.cursor.left());
-        self.pace = Pace::Reading { since: now, lines };
+        let late_at = now.saturating_add_nanos(self.late_nanos());
+        self.pace = Pace::Reading { since: now, late_at, probes: 0 };
         Some(Read::Lines(self.cursor.line..self.cursor.line + lines))
     }
 
@@ -203,8 +267,11 @@ impl Reader {
             let took = now.as_nanos().saturating_sub(since.as_nanos());
             let before = self.round_trip_nanos;
             self.round_trip_nanos = if before == 0 { took } else { (7 * before + took) / 8 };
+            self.slowest_nanos =
+                took.max(self.slowest_nanos - (self.slowest_nanos >> FORGET_SHIFT));
         }
         self.pace = if outstanding > 0 { Pace::Now } else { Pace::Idle };
+        self.must_probe = false;
         self.run = messages as u32;
         std::mem::take(&mut self.has_advanced) || messages > 0
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use farcall_core::time::{Instant, Progress};
+use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{Message, RequestSink};
 use farcall_verbs::{Buffer, RemoteSlice, WorkCompletion, WorkRequest};
 
@@ -117,6 +117,11 @@ pub(crate) trait ClientCarrier: Carrier {
     /// A poll begins, while so many calls have no response.
     fn look(&mut self, _outstanding: usize, _now: Instant) {}
 
+    /// Notices what was to be READ and has not come, so that [`next_fetch`](ClientCarrier::next_fetch) mends it. Gives when to look again.
+    fn look_for_lost(&mut self) -> PollAt {
+        PollAt::OnEvent
+    }
+
     /// What to READ now, at most `most` bytes.
     fn next_fetch(&mut self, _most: usize) -> Option<Fetch> {
         None
@@ -177,6 +182,10 @@ pub(crate) trait ClientCarrier: Carrier {
     }
 }
 
+/// Probes of one READ at most: READs of [nothing](Fetched::Nothing). If those are lost, too, the queue pair repeats it by itself, after
+/// its timeout.
+pub(crate) const MOST_PROBES: usize = 3;
+
 /// READs of the responses that are ready, counted by the client.
 pub(crate) type ReadNumber = u64;
 
@@ -194,6 +203,8 @@ pub(crate) enum Fetched {
     Ready,
     /// The response of this slot, which was too long for those.
     Long { slot: u32 },
+    /// Nothing: it is only to have what was posted before it repeated, if that was lost.
+    Nothing,
 }
 
 /// A response among those that were ready.

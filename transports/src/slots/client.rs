@@ -205,11 +205,14 @@ impl<C: ClientCarrier> ClientTransport for Client<C> {
                 Err(broken) => self.window.close(broken, sink),
             }
             self.window.fetch(now);
+            if found == 0 {
+                progress.next = self.window.look_for_lost();
+            }
         }
         if !self.window.is_calm() {
             let (moved, next) = self.window.drive(now, sink);
             progress.worked += moved;
-            progress.next = next;
+            progress.next = progress.next.earlier(next);
         }
         if self.completions.is_batch(found) || (C::FETCHES && self.window.must_fetch()) {
             progress.next = PollAt::Now;

@@ -1,6 +1,6 @@
 //! Responses that the client fetches, for carriers whose server leaves them in its memory.
 
-use farcall_core::time::Instant;
+use farcall_core::time::{Instant, PollAt};
 use farcall_core::transport::{Message, ReplySink};
 
 use super::carrier::{ClientCarrier, Fetched, Found};
@@ -30,6 +30,13 @@ impl<C: ClientCarrier> Window<C> {
         self.link.fetch_responses();
     }
 
+    /// Mends what was lost of what is fetched, while nothing comes. Gives when to look again.
+    pub(super) fn look_for_lost(&mut self) -> PollAt {
+        let next = self.link.carrier.look_for_lost();
+        self.link.fetch_responses();
+        next
+    }
+
     /// Handles the responses that have been read. Answers how many READs have brought nothing.
     #[inline]
     pub(super) fn take_responses(&mut self, sink: &mut dyn ReplySink) -> Result<u32, Broken> {
@@ -41,6 +48,7 @@ impl<C: ClientCarrier> Window<C> {
                     self.handle_bytes(slot, Message::Borrowed(&bytes), sink)?;
                     1
                 }
+                Fetched::Nothing => 0,
             };
             self.link.give_back(bytes);
             let outstanding = self.outstanding();

@@ -7,7 +7,7 @@ use farcall_core::transport::Message;
 use farcall_verbs::{Buffer, BufferPool, ProtectionDomain, QueuePair, RemoteSlice};
 use farcall_verbs::{WorkCompletion, WorkRequest};
 
-use super::carrier::{Carrier, ClientCarrier, Fetch, Fetched, ServerCarrier};
+use super::carrier::{Carrier, ClientCarrier, Fetch, Fetched, MOST_PROBES, ServerCarrier};
 use super::features::Features;
 use super::operations::MOST_CREDITS;
 use super::wire::{HEADER_BYTES, Immediate, Kind, Op, put_header};
@@ -97,11 +97,11 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// Before the first responses of a client with this window: room for a long one for each call, and for those that are ready.
+    /// Before the first responses of a client with this window: room for a long one for each call, for those that are ready, and for probes.
     #[inline]
     pub(crate) fn make_room(&mut self, window: usize) {
         if self.responses.capacity() == 0 {
-            self.responses.reserve(window + 1);
+            self.responses.reserve(window + 1 + MOST_PROBES);
         }
     }
 }

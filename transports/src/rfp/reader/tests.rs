@@ -140,3 +140,58 @@ fn no_read_of_lines_is_longer_than_what_is_read_in_order() {
         assert_eq!(next, Some(Read::Lines(0..read)), "{asked}");
     }
 }
+
+/// A reader whose READs have taken so long, with one under way.
+fn reading(round_trip_ns: u64) -> (Reader, Instant) {
+    let mut reader = Reader::new(WINDOW, SLOT, MOST);
+    let mut now = Instant::from_nanos(1);
+    for _ in 0..100 {
+        reader.start();
+        assert!(reader.next(1, 16 * LINE_BYTES, now).is_some());
+        now = now.saturating_add_nanos(round_trip_ns);
+        reader.read_lines(1, 1, now);
+    }
+    assert!(matches!(reader.next(1, 16 * LINE_BYTES, now), Some(Read::Lines(_))));
+    (reader, now)
+}
+
+#[test]
+fn a_read_that_is_late_is_followed_by_probes_ever_later_and_not_for_ever() {
+    let (mut reader, posted) = reading(100_000);
+    let mut probed = Vec::new();
+    for us in 0..20_000 {
+        let now = posted.saturating_add_nanos(1000 * us);
+        let next = reader.look_for_lost(now);
+        if let Some(read) = reader.next(1, 16 * LINE_BYTES, now) {
+            assert!(matches!(read, Read::Probe(_)), "{read:?}");
+            probed.push(us);
+        }
+        assert_eq!(
+            next == PollAt::OnEvent,
+            probed.len() == MOST_PROBES && probed.last() != Some(&us)
+        );
+    }
+    assert_eq!(probed, [400, 1200, 2800]);
+}
+
+#[test]
+fn a_read_that_takes_as_long_as_others_is_not_probed() {
+    for round_trip_ns in [1_000, 10_000, 1_000_000] {
+        let (mut reader, posted) = reading(round_trip_ns);
+        let now = posted.saturating_add_nanos((3 * round_trip_ns).max(40_000));
+        assert!(matches!(reader.look_for_lost(now), PollAt::At(at) if at > now));
+        assert_eq!(reader.next(1, 16 * LINE_BYTES, now), None);
+    }
+}
+
+#[test]
+fn a_request_whose_arrival_is_not_told_is_read_for_in_the_end() {
+    let mut reader = Reader::new(WINDOW, SLOT, MOST);
+    assert!(reader.begin());
+    let begun = Instant::from_nanos(7_000_000);
+    let late = reader.look_for_lost(begun);
+    let PollAt::At(late) = late else { panic!("{late:?}") };
+    assert!(!reader.must_read() && late > begun);
+    reader.look_for_lost(late);
+    assert!(matches!(reader.next(1, 16 * LINE_BYTES, late), Some(Read::Lines(_))));
+}
