@@ -193,8 +193,9 @@ impl RemoteMemory {
     fn post(&self, operations: Vec<Operation>, fences: Vec<u32>) -> BatchCall {
         let len = operations.len();
         match &self.lane {
-            Some(lane) => lane.post(&self.calls, operations, fences),
-            None => BatchCall::of(self.calls.batch(operations), len),
+            // Of no operations a lane has no completion.
+            Some(lane) if len > 0 => lane.post(&self.calls, operations, fences),
+            _ => BatchCall::of(self.calls.batch(operations), len),
         }
     }
 }

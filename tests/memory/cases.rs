@@ -74,6 +74,7 @@ pub(crate) async fn atomic_operations_change_words_and_give_what_they_were(clien
 }
 
 pub(crate) async fn a_batch_is_done_in_order_until_an_operation_fails(client: Borrowed) {
+    assert_eq!(client.memory.batch().post().await, Ok(Vec::new()), "an empty one");
     let lent = client.lent(0, 64, Rights::all()).await;
     let read_only = client.lent(64, 128, Rights::READ).await;
     let (text, word) = (lent.slice(0..5).unwrap(), lent.word(8).unwrap());

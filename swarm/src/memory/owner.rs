@@ -17,7 +17,7 @@ const PARTS: usize = 6;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// One revoke in this many is by the blocking call, which on a rack destroys the queue pairs of its readers.
+/// One revoke in this many is by the blocking call, which on a rack destroys the queue pairs of its readers: only while there are faults.
 const BLOCKING_ONE_IN: u64 = 8;
 
 #[farcall::service]
@@ -75,6 +75,8 @@ pub(super) struct Owner {
     counter: Region,
     counted: Option<Remote>,
     life: u64,
+    /// When the last fault happens.
+    healed_ns: u64,
     node: Node,
     records: Records,
     state: Arc<Mutex<State>>,
@@ -82,7 +84,12 @@ pub(super) struct Owner {
 
 impl Owner {
     /// An owner on this node, with a device of its own.
-    pub(super) fn new(node: Node, mut dice: Dice, records: Records) -> Result<Owner, String> {
+    pub(super) fn new(
+        node: Node,
+        healed_ns: u64,
+        mut dice: Dice,
+        records: Records,
+    ) -> Result<Owner, String> {
         let failed = |what: &dyn std::fmt::Display| format!("no memory to lend: {what}");
         let memory = Memory::on(&node.device()).map_err(|error| failed(&error))?;
         let region = memory.region(PARTS * PART_BYTES).map_err(|error| failed(&error))?;
@@ -101,7 +108,12 @@ impl Owner {
         let dice = Dice::new(dice.word(), 13);
         let state = Arc::new(Mutex::new(State { parts, dice }));
         let counted = Some(counted);
-        Ok(Owner { memory, region, counter, counted, life, node, records, state })
+        Ok(Owner { memory, region, counter, counted, life, healed_ns, node, records, state })
+    }
+
+    /// Whether faults may happen.
+    fn is_faulty(&self) -> bool {
+        self.node.now_ns() < self.healed_ns
     }
 
     /// The bytes of a part.
@@ -115,7 +127,7 @@ impl Owner {
     fn begin_end(&self, state: &mut State, part: usize) -> Option<Busy<'_>> {
         let Part { held, is_busy } = &mut state.parts[part];
         let was_busy = std::mem::replace(is_busy, true);
-        (!was_busy).then_some(Busy { owner: self, part, held: *held })
+        (!was_busy).then_some(*held).map(|held| Busy { owner: self, part, held })
     }
 
     /// Takes a part back, if it is lent, and stores another value there.
@@ -190,7 +202,8 @@ impl Lending for Owner {
         let (busy, is_blocking) = {
             let mut state = self.state();
             let part = state.dice.below(PARTS as u64) as usize;
-            (self.begin_end(&mut state, part)?, state.dice.once_in(BLOCKING_ONE_IN))
+            let is_blocking = self.is_faulty() && state.dice.once_in(BLOCKING_ONE_IN);
+            (self.begin_end(&mut state, part)?, is_blocking)
         };
         let mut busy = self.end(busy, is_blocking).await;
         let Held::Free(value) = busy.held else { return None };
@@ -223,7 +236,7 @@ impl Lending for Owner {
 
     fn take_all_back(&self) {
         let mut state = self.state();
-        if !state.dice.once_in(4) {
+        if !self.is_faulty() || !state.dice.once_in(4) {
             return;
         }
         self.region.revoke();

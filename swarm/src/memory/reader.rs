@@ -25,6 +25,9 @@ const MS: u64 = 1_000_000;
 /// Most lends that a reader, and all readers together, remember.
 const MOST_REMEMBERED: usize = 8;
 
+/// Additions at once.
+const ADDITIONS: usize = 8;
+
 /// Operations at once of a reader that floods.
 const FLOOD: usize = 100;
 
@@ -32,7 +35,7 @@ const FLOOD: usize = 100;
 const HEALED: Duration = Duration::from_millis(200);
 
 /// How often a healed owner is asked, until its node has let a client in.
-const HEALED_TRIES: usize = 20;
+const HEALED_TRIES: usize = 40;
 
 /// What a run's readers need to know.
 #[derive(Clone)]
@@ -40,6 +43,8 @@ pub(super) struct Setup {
     pub(super) address: String,
     /// Operations go by lanes where there are any.
     pub(super) one_sided: bool,
+    /// How much later than by its clock the owner may end a lease.
+    pub(super) late_ns: u64,
     /// When the last fault happens.
     pub(super) healed_ns: u64,
     /// A reader also tries a lend whose lease is over by its own clock.
@@ -134,11 +139,13 @@ impl Reader {
             let _ = self.connect().await;
             return;
         }
-        match self.dice.below(16) {
+        let what = self.dice.below(18);
+        self.host.node().note(|| format!("reader: action {what}"));
+        match what {
             0..=2 => self.borrow().await,
             3..=5 => self.read_after_a_pause().await,
             6 => self.write().await,
-            7 => self.add().await,
+            7 | 16 | 17 => self.add().await,
             8 => self.make_up().await,
             9 => self.read_across_a_revoke().await,
             10 => self.flood().await,
@@ -170,7 +177,9 @@ impl Reader {
 
     fn begun(&self, tenancy: u64) -> Begun {
         let at_ns = self.host.node().now_ns();
-        Begun { tenancy, at_ns, owner_clock_ns: self.setup.owner.clock_ns() }
+        let life = self.setup.records.lock().life;
+        let (owner_clock_ns, late_ns) = (self.setup.owner.clock_ns(), self.setup.late_ns);
+        Begun { tenancy, at_ns, owner_clock_ns, life, late_ns }
     }
 
     async fn borrow(&mut self) {
@@ -318,7 +327,8 @@ impl Reader {
         let timeout = self.timeout();
         let Some(Connected { memory, lending }) = &self.connected else { return };
         let Ok(Some((counter, life))) = lending.counter().timeout(timeout).await else { return };
-        let added = join_all((0..3).map(|_| memory.fetch_add(&counter, 1).timeout(timeout))).await;
+        let added =
+            join_all((0..ADDITIONS).map(|_| memory.fetch_add(&counter, 1).timeout(timeout))).await;
         let mut records = self.setup.records.lock();
         for added in added {
             match added {
@@ -414,16 +424,22 @@ impl Reader {
         }
         let Some(Connected { memory, lending }) = &self.connected else { return Ok(()) };
         let failed = |what: &str, why: &dyn std::fmt::Display| format!("{what}: {why}");
+        let mut tries = 0;
         let lent = loop {
             let lent = lending.borrow().timeout(HEALED).await;
-            let Some((remote, number)) = lent.map_err(|why| failed("borrowing", &why))? else {
-                return Err("nothing is lent".to_owned());
-            };
-            let records = self.setup.records.lock();
-            let lease = records.tenancy(number).and_then(|tenancy| tenancy.lease_ends_ns);
-            if lease.is_none() {
-                break Lend { remote, number };
+            // Others take lends back at the same time.
+            if let Some((remote, number)) = lent.map_err(|why| failed("borrowing", &why))? {
+                let records = self.setup.records.lock();
+                let lease = records.tenancy(number).and_then(|tenancy| tenancy.lease_ends_ns);
+                if lease.is_none() {
+                    break Lend { remote, number };
+                }
             }
+            tries += 1;
+            if tries == HEALED_TRIES {
+                return Err("nothing is lent without a lease".to_owned());
+            }
+            self.host.sleep(Duration::from_nanos(MS)).await;
         };
         // Others may take it back meanwhile.
         let begun = self.begun(lent.number);

@@ -47,6 +47,13 @@ const POLLED_AT_ONCE: usize = 16;
 /// While operations are under way they are looked for at least that often: not each device makes an event of an end that it has waited for.
 const LOOK_NS: u64 = 5_000_000;
 
+/// The owner's life, the lend's number, and its epoch.
+type LendId = (u64, u32, u32);
+
+fn lend_id(at: &Remote) -> LendId {
+    (at.life, at.lend, at.epoch)
+}
+
 /// A lane: a queue pair that is connected to one of the owner's, and the windows that the owner has bound on that.
 #[derive(Debug)]
 pub struct ClientLane {
@@ -62,7 +69,7 @@ pub struct ClientLane {
     /// Its number at the owner, which is a secret of the two.
     number: u64,
     /// By lend and epoch. `None`: the owner has bound none.
-    windows: HashMap<(u32, u32), Option<Known>>,
+    windows: HashMap<LendId, Option<Known>>,
     /// In the order in which they were posted.
     posted: VecDeque<PostedOperation>,
     waiting: VecDeque<WaitingOperation>,
@@ -166,7 +173,7 @@ impl ClientLane {
 
     /// Whether the owner was asked for a window of this lend.
     pub fn knows(&self, at: &Remote) -> bool {
-        self.windows.contains_key(&(at.lend, at.epoch))
+        self.windows.contains_key(&lend_id(at))
     }
 
     /// The owner, who was asked at this moment, has bound a window of this lend, or has said that it does not.
@@ -181,7 +188,7 @@ impl ClientLane {
             };
             Known { window, until }
         });
-        self.windows.insert((at.lend, at.epoch), known);
+        self.windows.insert(lend_id(at), known);
     }
 
     /// Whether the operation can be done now without the owner's CPU, as far as this end knows.
@@ -217,7 +224,7 @@ impl ClientLane {
 
     /// Where the bytes are, if they and the right are within a window.
     fn target(&self, at: &Remote, needs: Rights, now: Instant) -> Option<RemoteSlice> {
-        let Known { window, until } = self.windows.get(&(at.lend, at.epoch))?.as_ref()?;
+        let Known { window, until } = self.windows.get(&lend_id(at))?.as_ref()?;
         let is_small = at.len as usize <= MAX_ONE_SIDED_BYTES && at.len > 0;
         let is_permitted = Rights::from_bits_truncate(window.rights).contains(needs);
         if window.key != at.key || !is_small || !is_permitted || now >= *until {

@@ -14,7 +14,7 @@ use farcall_core::time::Instant;
 
 use super::host_lanes::{Asked, HostLane, Lend, connecting_blocks};
 use super::lane::{LaneError, Window};
-use super::{Memory, Remote};
+use super::{Memory, Remote, Rights};
 
 /// Most lanes that are being opened at once: each takes a thread for a moment, on devices that wait for the client.
 const MAX_OPENING: usize = 8;
@@ -87,7 +87,10 @@ impl Memory {
         let (begin, len) = (grant.part.start, grant.part.end - grant.part.start);
         let has_lease = grant.until != Instant::FAR_FUTURE;
         let left_ns = has_lease.then(|| grant.until.saturating_since(now).as_nanos() as u64);
-        let lend = Lend { remote: *remote, bytes, begin, len, rights: grant.rights, left_ns };
+        // Clients without a lane swap by this CPU. Where a NIC's atomics do not respect that, all must do so.
+        let includes_cpu = self.inner.device.caps().atomics_include_cpu;
+        let rights = if includes_cpu { grant.rights } else { grant.rights - Rights::ATOMIC };
+        let lend = Lend { remote: *remote, bytes, begin, len, rights, left_ns };
         match self.lanes().bind(lane, &self.inner.domain, &lend) {
             Asked::Answered(None) => None,
             Asked::Answered(Some(_)) | Asked::UnderWay => Some(()),
