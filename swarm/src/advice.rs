@@ -220,7 +220,7 @@ fn play(
     let builder = Server::builder().service(EchoServer::new(Seen::default())).threads(1);
     let running = rack.serve_altered(&offered.to_string(), builder, &alter);
     let running = running.map_err(|error| format!("no server: {error}"))?;
-    let (at_once, of_client) = (dice.between(1, 8) as usize, Rc::clone(world));
+    let (at_once, of_client) = (dice.between(1, 3) as usize, Rc::clone(world));
     let program =
         rack.spawn_program(client, |host| live(host, address.clone(), at_once, of_client));
     while program.is_running() {
