@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use farcall_core::error::ConnectError;
 use farcall_core::service::ServiceDescription;
-use farcall_core::site::Site;
+use farcall_core::site::{CompanionDriver, Site};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{DialOptions, NewConnection};
 use farcall_core::{Channel, ChannelDriver, ChannelOptions, ServiceClient};
@@ -35,9 +35,10 @@ pub struct Host {
 }
 
 /// What drives a program on: its connections and timers.
-#[derive(Default)]
 struct Reactor {
     channels: RefCell<Vec<ChannelDriver>>,
+    /// For what goes on without a connection.
+    companions: RefCell<CompanionDriver>,
     /// By moment, and a number of its own.
     timers: RefCell<BTreeMap<(u64, u64), Waker>>,
     timers_made: Cell<u64>,
@@ -47,7 +48,14 @@ struct Reactor {
 
 impl Host {
     pub(super) fn new(life: NodeLife, site: Site, network: Arc<Network>) -> Host {
-        Host { life, site, network, reactor: Rc::default() }
+        let reactor = Reactor {
+            channels: RefCell::default(),
+            companions: RefCell::new(CompanionDriver::new(&site)),
+            timers: RefCell::default(),
+            timers_made: Cell::default(),
+            wish: Cell::default(),
+        };
+        Host { life, site, network, reactor: Rc::new(reactor) }
     }
 
     /// The node.
@@ -195,6 +203,12 @@ impl Reactor {
             all = all.and(progress);
             !channel.is_over()
         });
+        let mut companions = self.companions.borrow_mut();
+        if self.channels.borrow().is_empty() {
+            all = all.and(clock::by_rack(node, companions.turn(shown)));
+        } else {
+            companions.pause();
+        }
         all
     }
 

@@ -20,7 +20,7 @@ use std::thread::{self, Thread};
 
 mod companion;
 
-pub use companion::{Caller, Companion};
+pub use companion::{Caller, Companion, CompanionDriver};
 
 /// No sleep is longer.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! What takes turns with the transports of a site, and is none.
 
-use super::Site;
-use crate::time::{Instant, Progress};
+use super::{Asleep, Site};
+use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{Armed, ClientId};
 use core::cell::RefCell;
 use core::sync::atomic::Ordering;
@@ -130,5 +130,42 @@ impl Site {
 
     fn companions(&self) -> MutexGuard<'_, Vec<Weak<dyn Companion>>> {
         self.inner.companions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Gives the companions of a site turns while no channel or server thread there does: after the end of the last connection, for one.
+#[derive(Debug)]
+pub struct CompanionDriver {
+    site: Site,
+    /// Between an empty turn and the next one.
+    asleep: Option<Asleep>,
+}
+
+impl CompanionDriver {
+    /// A driver of the companions of this site.
+    pub fn new(site: &Site) -> CompanionDriver {
+        CompanionDriver { site: site.clone(), asleep: None }
+    }
+
+    /// One turn of each companion at `now` on the site's clock. After an empty one, `next` says when to call again: at that moment, or earlier
+    /// with an event of the site.
+    pub fn turn(&mut self, now: Instant) -> Progress {
+        self.asleep = None;
+        if !self.site.has_companions() {
+            return Progress::IDLE;
+        }
+        let mut progress = self.site.turn_companions(now);
+        if progress.is_idle() {
+            self.asleep = Some(self.site.fall_asleep());
+            if !self.site.arm_companions().may_sleep() {
+                progress.next = PollAt::Now;
+            }
+        }
+        progress
+    }
+
+    /// A channel or a server thread gives them turns from now on.
+    pub fn pause(&mut self) {
+        self.asleep = None;
     }
 }

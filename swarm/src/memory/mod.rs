@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn readers_read_and_are_refused_in_most_seeds() {
         let (mut reading, mut refused) = (0, 0);
-        for seed in 1..=200 {
+        for seed in 1..=24 {
             for backend in ["write_imm", "datagram", "rfp"] {
                 let outcome = run(seed, backend, None, &Trace::Off);
                 assert_eq!(outcome.failure, None, "{outcome}");

@@ -4,7 +4,7 @@
 
 use core::task::Waker;
 use core::time::Duration;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -61,11 +61,11 @@ impl Grip {
 /// The lanes of an owner, by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct HostLanes {
-    lanes: HashMap<u64, HostLane>,
+    lanes: BTreeMap<u64, HostLane>,
     /// Those whose queue pairs have work under way.
     busy: Vec<u64>,
     /// How many windows of a lend are being invalidated.
-    ending: HashMap<u32, u32>,
+    ending: BTreeMap<u32, u32>,
     /// Lanes that were opened so far.
     opened: u64,
     /// Those who wait for work that is under way.
@@ -80,7 +80,7 @@ pub(super) struct HostLane {
     /// Dropped first: all access ends with it.
     qp: QueuePair,
     /// By lend.
-    windows: HashMap<u32, Bound>,
+    windows: BTreeMap<u32, Bound>,
     under_way: VecDeque<UnderWay>,
     cq: CompletionQueue,
     /// Its own, if lends are registered in it.
@@ -152,7 +152,7 @@ impl HostLane {
         qp.connect(&client, &ConnectOptions::default().setup_timeout(CONNECT_TIMEOUT))?;
         let endpoint = Bytes::copy_from_slice(qp.endpoint().to_bytes());
         let lane = HostLane {
-            windows: HashMap::new(),
+            windows: BTreeMap::new(),
             under_way: VecDeque::new(),
             qp,
             cq,

@@ -39,6 +39,16 @@
 //! So loss, partitions and deaths look as on hardware: first a delay, and then
 //! [`RetryExceeded`](crate::Status::RetryExceeded).
 //!
+//! # One-sided operations that fail, and that meet others
+//! A WRITE that fails leaves a prefix of whole packets of the path MTU, and nothing else: if some of its packets are lost for good, if its
+//! sender dies, if its range ends behind its region, or if the target's queue pair is destroyed or breaks meanwhile. The sender cannot know
+//! how many. A queue pair that is destroyed first gives the peer a [`RetryExceeded`](crate::Status::RetryExceeded) after the retry timeout, a
+//! region that is deregistered first an access error at once. A destroyed queue pair makes no completions for its posted work; one in error
+//! flushes it. A [paused](Fault::PauseNode) node's NIC goes on.
+//!
+//! With [`Landing::AnyOrder`], WRITEs and READs of several cache lines meet memory line by line in any order. With an
+//! [`atomic_gap`](SimConfig::atomic_gap), peers' atomics are atomic with each other only, and not with the owner's CPU.
+//!
 //! # Dynamic connections
 //! An initiator ([`connect_dynamically`](crate::QueuePair::connect_dynamically)) is connected to one target at a time. If its next work
 //! request is for another one, its NIC asks that one's for a connection once the work before has left, and sends the request when it
@@ -54,7 +64,8 @@
 //! READ behind it if DDIO is on; a flush and a `persist` of the server do.
 //!
 //! # Differences from hardware
-//! Connecting takes no time. A completion channel's wait never sleeps: it says whether there was an event. A
+//! Connecting takes no time. A WRITE never overtakes a READ that was posted before it, as if each had a fence. The bytes of a READ land at its
+//! requester all at once, with its completion. A completion channel's wait never sleeps: it says whether there was an event. A
 //! killed node's program can still read the memory that it holds. If bytes were overwritten before they were
 //! durable, a power failure does not restore an earlier state, unless a cache had written it back.
 
