@@ -186,8 +186,8 @@ impl Reactor {
         }
     }
 
-    /// One turn of all connections.
-    fn drive(&self, node: &Node, now: Instant) -> Progress {
+    /// One turn of all connections, and of what takes turns with them.
+    fn drive(&self, site: &Site, node: &Node, now: Instant) -> Progress {
         let mut all = Progress::IDLE;
         let shown = clock::now(node, now.as_nanos());
         self.channels.borrow_mut().retain_mut(|channel| {
@@ -195,7 +195,8 @@ impl Reactor {
             all = all.and(progress);
             !channel.is_over()
         });
-        all
+        // What they wait for goes on without the connection.
+        all.and(clock::by_rack(node, site.drive_companions(shown)))
     }
 
     fn next_timer(&self) -> PollAt {
@@ -253,7 +254,7 @@ impl<F: Future> Actor for Program<F> {
         let now = Instant::from_nanos(now_ns);
         let reactor = Rc::clone(&host.reactor);
         reactor.expire(now);
-        let mut progress = reactor.drive(host.node(), now);
+        let mut progress = reactor.drive(&host.site, host.node(), now);
         let has_turns = reactor.wish.take().is_some();
         if woken.flag.swap(false, Ordering::AcqRel) || has_turns {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(waker)) {
@@ -261,8 +262,9 @@ impl<F: Future> Actor for Program<F> {
                 return Turn::then(Next::Never);
             }
             // What it has asked for leaves in this turn.
-            progress =
-                reactor.drive(host.node(), now).and(reactor.wish.get().unwrap_or(Progress::IDLE));
+            progress = reactor
+                .drive(&host.site, host.node(), now)
+                .and(reactor.wish.get().unwrap_or(Progress::IDLE));
         }
         progress.next = progress.next.earlier(reactor.next_timer());
         if woken.flag.load(Ordering::Acquire) {

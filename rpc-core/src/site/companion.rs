@@ -1,7 +1,7 @@
 //! What takes turns with the transports of a site, and is none.
 
 use super::Site;
-use crate::time::{Instant, Progress};
+use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{Armed, ClientId};
 use core::cell::RefCell;
 use core::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ pub trait Companion: Send + Sync {
     /// This client of the site's server thread is gone.
     fn client_left(&self, _: &Caller) {}
 
-    /// The server thread of this site has ended, and all its clients are gone.
+    /// The thread of this site has ended. If it was a server's, all its clients are gone.
     fn thread_ended(&self, _: &Site) {}
 }
 
@@ -87,6 +87,19 @@ impl Site {
         progress
     }
 
+    /// One turn of each companion at `now`, for whoever drives the site in virtual time. After an empty one they are armed, as transports are.
+    #[doc(hidden)]
+    pub fn drive_companions(&self, now: Instant) -> Progress {
+        if !self.has_companions() {
+            return Progress::IDLE;
+        }
+        let progress = self.turn_companions(now);
+        match progress.is_idle() && !self.arm_companions().may_sleep() {
+            true => Progress { next: PollAt::Now, ..progress },
+            false => progress,
+        }
+    }
+
     /// Whether the thread may sleep, and whether a companion waits for an event. After [`fall_asleep`](Self::fall_asleep).
     pub(crate) fn arm_companions(&self) -> Armed {
         if !self.has_companions() {
@@ -111,7 +124,7 @@ impl Site {
         }
     }
 
-    /// Tells the companions that the site's server thread has ended.
+    /// Tells the companions that the site's thread has ended.
     pub(crate) fn end_thread(&self) {
         if self.has_companions() {
             self.each_companion(|companion| companion.thread_ended(self));
