@@ -128,6 +128,18 @@ impl Companion for LaneCell {
         let progress = self.drive(self.site.now());
         if progress.is_idle() { armed } else { Armed::No }
     }
+
+    /// Nobody drives the lane any more for those who sleep.
+    fn thread_ended(&self, _: &Site) {
+        let mut woken = Vec::new();
+        let mut lane = self.lock();
+        if let Lane::Open(open) = &mut *lane {
+            open.end(&mut woken);
+        }
+        *lane = Lane::Unavailable;
+        drop(lane);
+        woken.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl SharedLane {

@@ -318,6 +318,7 @@ impl Drop for IoThread {
     fn drop(&mut self) {
         self.channels.extend(self.parked.drain());
         self.channels.iter().for_each(|channel| channel.retire());
+        self.endpoint.site.end_thread();
         self.endpoint.end();
     }
 }

@@ -21,7 +21,7 @@ pub trait Companion: Send + Sync {
     /// This client of the site's server thread is gone.
     fn client_left(&self, _: &Caller) {}
 
-    /// The server thread of this site has ended, and all its clients are gone.
+    /// The thread of this site has ended. If it was a server's, all its clients are gone.
     fn thread_ended(&self, _: &Site) {}
 }
 
@@ -111,7 +111,7 @@ impl Site {
         }
     }
 
-    /// Tells the companions that the site's server thread has ended.
+    /// Tells the companions that the site's thread has ended.
     pub(crate) fn end_thread(&self) {
         if self.has_companions() {
             self.each_companion(|companion| companion.thread_ended(self));

@@ -379,6 +379,12 @@ impl ClientLane {
         }
     }
 
+    /// Ends it, and all that is under way: it may have landed.
+    pub fn end(&mut self, woken: &mut Vec<Waker>) {
+        self.is_over = true;
+        self.end_all(LaneEnd::Lost, woken);
+    }
+
     /// Prepares for the thread to sleep: from now on, a completion makes an event at the site. To be called before the last
     /// [`poll`](Self::poll).
     pub fn arm(&mut self) -> Armed {

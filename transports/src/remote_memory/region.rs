@@ -8,7 +8,7 @@ use farcall_core::identity::Identity;
 use farcall_verbs::SharedRegion;
 
 use super::remote::bytes_of;
-use super::{Borrower, Memory, MemoryError, Remote, Rights, Until};
+use super::{Borrower, Memory, MemoryError, Remote, Revoking, Rights, Until};
 
 /// Memory that its owner can lend: see [`Memory::region`]. Clones refer to the same memory. When the last one is dropped, all its lends
 /// are revoked, and the memory is freed.
@@ -120,10 +120,15 @@ impl Region {
 
     /// Ends all lends of the region: see [`Memory::revoke`]. Returns their number.
     pub fn revoke(&self) -> usize {
-        let revoking = self.inner.memory.start_revoke_region(self.inner.number);
+        let revoking = self.start_revoke();
         let lends = revoking.lends();
         revoking.wait();
         lends
+    }
+
+    /// Begins to end all lends of the region: see [`Memory::start_revoke`].
+    pub fn start_revoke(&self) -> Revoking {
+        self.inner.memory.start_revoke_region(self.inner.number)
     }
 }
 
