@@ -49,6 +49,10 @@
 //! them: what it keeps beyond half of the connection's [`memory`](crate::Address) is copied for it, so that others never wait for it, and
 //! [`LargeMessageCounts`] tells how often that was.
 
+mod gauges;
+
 pub use farcall_transports::buffers::{
     Buffer, BufferError, Buffers, BuffersSnapshot, LargeMessageCounts, NotValues, View,
 };
+
+pub use self::gauges::register;

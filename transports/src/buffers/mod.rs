@@ -1,7 +1,7 @@
 //! Registered memory that a program owns: it fills a [`Buffer`], sends it in calls without a copy, and gives it back by dropping it.
 //!
 //! [`Buffers`] is a bounded pool of the memory of one device. A buffer that is [frozen](Buffer::freeze) is a `Bytes` like any other. An end
-//! that sends large bytes [looks up](export::Exports::export) whether they are memory of such a pool. If so, it tells the peer where they
+//! that sends large bytes looks up whether they are memory of such a pool. If so, it tells the peer where they
 //! are, and the peer READs them into memory of its own; any other bytes are copied on their way.
 
 mod buffer;

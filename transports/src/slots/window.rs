@@ -180,9 +180,14 @@ impl<C: ClientCarrier> Window<C> {
         if !self.link.peer().reads_here || self.over.is_some() {
             return Ok(None);
         }
-        let Some(export) = self.exports.export(body) else { return Ok(None) };
-        let Some(here) = Here::new(front, export.region) else { return Ok(None) };
+        // Before the peer is let to read it: a call that waits for a slot tries again and again.
         let index = self.take_free_for_large(front.len() + body.len())?;
+        let export = self.exports.export(body);
+        let here = export.as_ref().and_then(|export| Here::new(front, export.region));
+        let (Some(export), Some(here)) = (export, here) else {
+            self.free.put(index);
+            return Ok(None);
+        };
         self.transfers.offer(index, front, body, export);
         let id = self.slots[index as usize].reserve(index, 0);
         // The next message of this slot is the response, unless the server asks for the request to be written.

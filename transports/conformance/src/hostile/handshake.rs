@@ -5,7 +5,7 @@ use std::io;
 
 use farcall_core::{
     ServiceDescription,
-    codec::{As, Reader, Serde, decode, encode, encoded_len},
+    codec::{As, Decode, Reader, Serde, encode, encoded_len},
 };
 use farcall_transports::contract::Terms;
 use farcall_transports::handshake::{Frame, FrameReader, Hello, Reject, Welcome};
@@ -55,9 +55,9 @@ pub fn encode_setup<T: Serialize>(setup: &T) -> Vec<u8> {
     bytes
 }
 
-/// The setup of an end of this project.
+/// The setup of an end of this project. What is behind it says what the end can do besides: ends of earlier versions do not look at it.
 pub fn decode_setup<T: DeserializeOwned>(bytes: &[u8]) -> T {
-    decode::<Serde, T>(Reader::borrowed(bytes)).expect("a setup")
+    <Serde as Decode<'_, T>>::read(&mut Reader::borrowed(bytes)).expect("a setup")
 }
 
 /// Shakes hands as a client that keeps the rules so far.
