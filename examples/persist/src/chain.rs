@@ -12,6 +12,9 @@ use crate::storage::{Access, File, Storage};
 /// Segments are read in pieces of at least this size.
 const READ_BYTES: usize = 256 << 10;
 
+/// Most records are in a piece of this size.
+const ONE_READ_BYTES: usize = 1 << 10;
+
 /// Reads records at positions.
 pub(crate) struct Reader {
     storage: Arc<dyn Storage>,
@@ -21,13 +24,21 @@ pub(crate) struct Reader {
     open: Option<(u64, Arc<dyn File>)>,
     buffer: Vec<u8>,
     buffer_at: Lsn,
+    /// So much is read at least, in bytes.
+    ahead: usize,
 }
 
 impl Reader {
+    /// A reader of many records in order.
     pub(crate) fn new(storage: Arc<dyn Storage>, geometry: Geometry, log_id: u64) -> Self {
         let seed = Seed::of(log_id);
-        let (open, buffer) = (None, Vec::new());
-        Self { storage, geometry, log_id, seed, open, buffer, buffer_at: Lsn(0) }
+        let (open, buffer, ahead) = (None, Vec::new(), READ_BYTES);
+        Self { storage, geometry, log_id, seed, open, buffer, buffer_at: Lsn(0), ahead }
+    }
+
+    /// A reader of one record.
+    pub(crate) fn of_one(storage: Arc<dyn Storage>, geometry: Geometry, log_id: u64) -> Self {
+        Self { ahead: ONE_READ_BYTES, ..Self::new(storage, geometry, log_id) }
     }
 
     /// The record at a position, of an epoch not before `epoch`. Nothing at `limit` or after it is read.
@@ -54,7 +65,7 @@ impl Reader {
         let is_buffered = at >= self.buffer_at
             && at.0 + len as u64 <= self.buffer_at.0 + self.buffer.len() as u64;
         if !is_buffered {
-            self.fill(at, len.max(READ_BYTES).min(most))?;
+            self.fill(at, len.max(self.ahead).min(most))?;
         }
         let from = usize::try_from(at.0 - self.buffer_at.0).unwrap_or(usize::MAX);
         let to = (from + len).min(self.buffer.len());
