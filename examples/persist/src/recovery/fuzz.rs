@@ -8,8 +8,11 @@ use crate::{Kind, Level, Log, Options, repair, verify};
 
 const SEGMENT_BYTES: u64 = 8 << 10;
 
+/// Names and contents.
+type Files = Vec<(String, Vec<u8>)>;
+
 /// A log of two segments and an index, and what was appended.
-fn a_log() -> (Vec<(String, Vec<u8>)>, Vec<Vec<u8>>) {
+fn a_log() -> (Files, Vec<Vec<u8>>) {
     let disk = SimDisk::new(1);
     let options = Options::default().segment_bytes(SEGMENT_BYTES).queue_bytes(2 << 10);
     let log = Log::open_with(Arc::new(disk.clone()), options, 1).expect("a log");
