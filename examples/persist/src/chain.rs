@@ -12,6 +12,9 @@ use crate::storage::{Access, File, Storage};
 /// Segments are read in pieces of at least this size.
 const READ_BYTES: usize = 256 << 10;
 
+/// Most records are in a piece of this size.
+const ONE_READ_BYTES: usize = 1 << 10;
+
 /// Reads records at positions.
 pub(crate) struct Reader {
     storage: Arc<dyn Storage>,
@@ -20,14 +23,25 @@ pub(crate) struct Reader {
     seed: Seed,
     open: Option<(u64, Arc<dyn File>)>,
     buffer: Vec<u8>,
+    /// How much of the buffer was read, and where it begins.
+    buffered: usize,
     buffer_at: Lsn,
+    /// So much is read at least, in bytes.
+    ahead: usize,
 }
 
 impl Reader {
+    /// A reader of many records in order.
     pub(crate) fn new(storage: Arc<dyn Storage>, geometry: Geometry, log_id: u64) -> Self {
         let seed = Seed::of(log_id);
-        let (open, buffer) = (None, Vec::new());
-        Self { storage, geometry, log_id, seed, open, buffer, buffer_at: Lsn(0) }
+        let (open, buffer, buffered) = (None, Vec::new(), 0);
+        let (buffer_at, ahead) = (Lsn(0), READ_BYTES);
+        Self { storage, geometry, log_id, seed, open, buffer, buffered, buffer_at, ahead }
+    }
+
+    /// A reader of one record.
+    pub(crate) fn of_one(storage: Arc<dyn Storage>, geometry: Geometry, log_id: u64) -> Self {
+        Self { ahead: ONE_READ_BYTES, ..Self::new(storage, geometry, log_id) }
     }
 
     /// The record at a position, of an epoch not before `epoch`. Nothing at `limit` or after it is read.
@@ -51,13 +65,13 @@ impl Reader {
         let most = usize::try_from(limit.min(segment_end).0.saturating_sub(at.0));
         let most = most.unwrap_or(usize::MAX);
         let len = len.min(most);
-        let is_buffered = at >= self.buffer_at
-            && at.0 + len as u64 <= self.buffer_at.0 + self.buffer.len() as u64;
+        let is_buffered =
+            at >= self.buffer_at && at.0 + len as u64 <= self.buffer_at.0 + self.buffered as u64;
         if !is_buffered {
-            self.fill(at, len.max(READ_BYTES).min(most))?;
+            self.fill(at, len.max(self.ahead).min(most))?;
         }
         let from = usize::try_from(at.0 - self.buffer_at.0).unwrap_or(usize::MAX);
-        let to = (from + len).min(self.buffer.len());
+        let to = (from + len).min(self.buffered);
         Ok(&self.buffer[from.min(to)..to])
     }
 
@@ -73,13 +87,13 @@ impl Reader {
             self.open = Some((number, file));
         }
         let Some((_, file)) = &self.open else { return Ok(()) };
-        self.buffer.clear();
-        self.buffer.resize(len, 0);
-        self.buffer_at = at;
+        if self.buffer.len() < len {
+            self.buffer.resize(len, 0);
+        }
+        (self.buffered, self.buffer_at) = (0, at);
         let offset = self.geometry.offset(at);
-        let count = file.read_at(&mut self.buffer, offset);
-        let count = count.map_err(|why| Error::io("read", &segment::name(number), why))?;
-        self.buffer.truncate(count);
+        let count = file.read_at(&mut self.buffer[..len], offset);
+        self.buffered = count.map_err(|why| Error::io("read", &segment::name(number), why))?;
         Ok(())
     }
 

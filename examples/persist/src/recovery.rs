@@ -16,6 +16,9 @@ use crate::segment::SegmentHeader;
 use crate::segments;
 use crate::storage::{Access, Storage};
 
+#[cfg(test)]
+mod fuzz;
+
 /// The segments of a log: those without a gap up to the last, and those before the gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {

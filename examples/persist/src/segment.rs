@@ -107,13 +107,16 @@ impl SegmentHeader {
         };
         if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&header.segment_bytes)
             || header.number == 0
-            || header.number > u64::MAX / MAX_SEGMENT_BYTES
+            || header.number > MAX_NUMBER
         {
             return Err(no_segment("its header names an impossible length or number"));
         }
         Ok(header)
     }
 }
+
+/// Positions in segments up to this one, and of the one after it, fit into 64 bits.
+const MAX_NUMBER: u64 = u64::MAX / MAX_SEGMENT_BYTES / 2;
 
 /// Shorter segments would hold hardly more than their header.
 pub const MIN_SEGMENT_BYTES: u64 = 8 << 10;

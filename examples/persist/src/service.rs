@@ -1,6 +1,6 @@
 //! The log as a service: each append says how safe its record must be, and the answer says how safe it is.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use farcall::Shape;
@@ -26,8 +26,8 @@ pub trait Persistent {
     fn read(&self, lsn: Lsn) -> Result<Bytes, PersistError>;
 
     /// Records that were appended, from a position on, or from the first: at most `limit`, and at most a page of
-    /// [`PAGE_BYTES`](crate::service::PAGE_BYTES) or one larger record. An empty answer means that there are no more yet; else
-    /// [`Page::next`](crate::service::Page::next) is where to go on.
+    /// [`PAGE_BYTES`] or one larger record. An empty answer means that there are no more yet; else
+    /// [`Page::next`] is where to go on.
     #[rpc(idempotent)]
     fn scan(&self, from: Option<Lsn>, limit: u32) -> Result<Page, PersistError>;
 
@@ -111,27 +111,43 @@ impl From<Error> for PersistError {
     }
 }
 
-/// Serves a [`Log`].
+/// Serves a [`Log`]. After its storage has failed, the next append opens the log again: it answers an error until that succeeds.
 #[derive(Clone)]
 pub struct LogService {
-    log: Arc<Log>,
+    log: Arc<Mutex<Arc<Log>>>,
 }
 
 impl LogService {
     /// Serves `log`, which the caller may also use directly.
     #[must_use]
     pub fn new(log: Arc<Log>) -> Self {
-        Self { log }
+        Self { log: Arc::new(Mutex::new(log)) }
+    }
+
+    /// The log that is served now.
+    #[must_use]
+    pub fn log(&self) -> Arc<Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The log that is served, opened again if it takes no more records after a failure.
+    fn sound_log(&self) -> Result<Arc<Log>, Error> {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.failure().is_some() {
+            *log = Arc::new(log.open_again()?);
+        }
+        Ok(log.clone())
     }
 }
 
 impl Persistent for LogService {
     async fn append(&self, payload: Bytes, level: Level) -> Result<Ack, PersistError> {
-        Ok(self.log.append_async(payload, level).await?)
+        let log = self.sound_log()?;
+        Ok(log.append_async(payload, level).await?)
     }
 
     fn read(&self, lsn: Lsn) -> Result<Bytes, PersistError> {
-        let record = self.log.read(lsn)?;
+        let record = self.log().read(lsn)?;
         match record.kind() {
             Kind::Entry => Ok(record.payload.into()),
             _ => Err(PersistError::NoRecord { lsn }),
@@ -139,9 +155,10 @@ impl Persistent for LogService {
     }
 
     fn scan(&self, from: Option<Lsn>, limit: u32) -> Result<Page, PersistError> {
-        let mut page = Page { records: Vec::new(), next: from.unwrap_or_else(|| self.log.first()) };
+        let log = self.log();
+        let mut page = Page { records: Vec::new(), next: from.unwrap_or_else(|| log.first()) };
         let mut bytes = 0;
-        for record in self.log.records(Some(page.next)).take(PAGE_RECORDS) {
+        for record in log.records(Some(page.next)).take(PAGE_RECORDS) {
             let record = record?;
             let is_first = page.records.is_empty();
             bytes += record.payload.len();
@@ -160,11 +177,13 @@ impl Persistent for LogService {
     }
 
     async fn flush(&self, level: Level) -> Result<Lsn, PersistError> {
-        self.log.flush(level)?.await?;
-        Ok(self.log.reached(level))
+        let log = self.log();
+        log.flush(level)?.await?;
+        Ok(log.reached(level))
     }
 
     fn bounds(&self) -> (Lsn, Lsn) {
-        (self.log.first(), self.log.reached(Level::Persistent))
+        let log = self.log();
+        (log.first(), log.reached(Level::Persistent))
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::chain::{Chain, Reader};
 use crate::error::{Corruption, Error};
-use crate::log::Record;
+use crate::log::{Checkpoint, Record};
 use crate::lsn::{Geometry, Lsn};
 use crate::record::{HEADER_BYTES, Invalid, Kind, Seed, skip};
-use crate::recovery::Run;
+use crate::recovery::{FIRST_SEGMENT, Run};
 use crate::segment::{self, SegmentHeader};
 use crate::segments;
 use crate::storage::{Access, Storage};
@@ -69,6 +69,15 @@ pub fn verify(
         torn: None,
         missing: None,
     };
+    // Without a checkpoint, recovery needs the first segment that the log ever had.
+    let mut needed = FIRST_SEGMENT;
+    let mut visit = |record: &Record| {
+        let header = &record.header;
+        if let Some(known) = Checkpoint::parse(header.lsn, header.kind, &record.payload) {
+            needed = geometry.segment(known.restart);
+        }
+        visit(record)
+    };
     loop {
         match read_run(&mut chain, &mut report, &mut visit) {
             Ok(()) => {}
@@ -86,6 +95,9 @@ pub fn verify(
             }
             Err(other) => return Err(other),
         }
+    }
+    if needed < run.first {
+        report.missing = Some((needed, run.first - 1));
     }
     report.end = chain.at;
     report.epoch = chain.epoch;

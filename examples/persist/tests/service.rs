@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use farcall::{Bytes, CallError, ReconnectPolicy, RunningServer, Server};
 use farcall_persist::service::{LogService, PersistError, PersistentClient, PersistentServer};
+use farcall_persist::storage::sim::{Faults, SimDisk};
 use farcall_persist::{Level, Log, Lsn, Options};
 
 /// Longer than any of this takes, even on two busy cores.
@@ -106,6 +107,39 @@ fn calls_at_the_same_time_share_syncs() {
     let stats = log.stats();
     assert!(stats.records >= 320 && stats.syncs * 2 < stats.records, "{stats:?}");
     server.shutdown();
+}
+
+#[test]
+fn a_server_whose_storage_failed_goes_on_when_it_works_again() {
+    let address = address();
+    let disk = SimDisk::new(1);
+    let log = Log::open_on(Arc::new(disk.clone()), Options::default()).unwrap();
+    let service = PersistentServer::new(LogService::new(Arc::new(log)));
+    let server = Server::builder().service(service).listen(address.as_str()).unwrap();
+    let client = client(&address);
+    let append = |text: &'static str| {
+        client.append(Bytes::from_static(text.as_bytes()), Level::Persistent).wait()
+    };
+    let before = append("before").unwrap().lsn;
+    // The sync of the record fails, and then that of the recovery.
+    disk.set_faults(Faults { failing_syncs: [0, 1].into(), ..Faults::default() });
+    for _ in 0..2 {
+        let failed = append("not acknowledged");
+        assert!(
+            matches!(&failed, Err(CallError::Service(PersistError::Storage { .. }))),
+            "{failed:?}"
+        );
+        assert_eq!(client.read(before).wait().unwrap(), "before");
+    }
+    let after = append("after").unwrap();
+    assert_eq!(after.level, Level::Persistent);
+    for (lsn, text) in [(before, "before"), (after.lsn, "after")] {
+        assert_eq!(client.read(lsn).wait().unwrap(), text);
+    }
+    server.shutdown();
+    disk.power_cycle();
+    let log = Log::open_on(Arc::new(disk), Options::default()).unwrap();
+    assert_eq!(log.read(after.lsn).unwrap().payload, b"after");
 }
 
 struct KillOnDrop(Child);

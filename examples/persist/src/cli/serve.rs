@@ -16,10 +16,11 @@ use super::args::ServeArgs;
 pub(crate) fn run(args: &ServeArgs) -> Result<bool> {
     // Before the first thread starts, so that no signal is lost.
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("signals")?;
-    let log = Arc::new(Log::open(&args.dir, Options::default())?);
-    let service = PersistentServer::new(LogService::new(log.clone()));
-    let server =
-        Server::builder().service(service).threads(args.threads).listen(args.listen.as_str())?;
+    let service = LogService::new(Arc::new(Log::open(&args.dir, Options::default())?));
+    let server = Server::builder()
+        .service(PersistentServer::new(service.clone()))
+        .threads(args.threads)
+        .listen(args.listen.as_str())?;
 
     // A process that waits for this line may call now.
     let mut out = io::stdout();
@@ -36,10 +37,6 @@ pub(crate) fn run(args: &ServeArgs) -> Result<bool> {
             drained.aborted_calls, drained.stuck_threads
         );
     }
-    match Arc::try_unwrap(log) {
-        Ok(log) => log.close()?,
-        // A thread that did not end has the service still.
-        Err(log) => drop(log.flush(farcall_persist::Level::Persistent)?.wait()?),
-    }
+    service.log().close()?;
     Ok(true)
 }

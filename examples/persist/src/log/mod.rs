@@ -39,7 +39,8 @@ use crate::storage::{Directory, Lock, Storage};
 /// [`Level::Visible`] or more is there when the log is opened again.
 pub struct Log {
     shared: Arc<Shared>,
-    _lock: Lock,
+    /// A log that takes the place of one that failed has the same lock.
+    lock: Arc<Lock>,
 }
 
 /// What the log shares with those who wait.
@@ -216,18 +217,25 @@ impl Log {
         self.shared.lock().stats
     }
 
-    /// Makes all persistent, and notes where the log ends, so that it opens at once.
+    /// Why the log takes no more records, if a write or sync has failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<Arc<Error>> {
+        self.shared.lock().failure.clone()
+    }
+
+    /// Makes all persistent, and notes where the log ends, so that it opens at once. The log takes no more records.
     ///
     /// # Errors
     ///
     /// [`Error::Poisoned`] after a failure: what was not acknowledged may be lost.
-    pub fn close(self) -> Result<(), Error> {
+    pub fn close(&self) -> Result<(), Error> {
         let draft = Draft { transaction: 0, kind: Kind::Close, payload: b"" };
         let last = self.push(draft, Level::Persistent, true)?.wait()?.lsn;
-        let state = self.shared.lock();
+        let mut state = self.shared.lock();
+        state.closed = true;
         let checkpoint = state.checkpoint.map_or(Lsn(0), |checkpoint| checkpoint.lsn);
-        let end = state.end;
         drop(state);
+        let end = Lsn(last.0 + size_of_record(0));
         let log_id = self.shared.log_id;
         Hint { log_id, last, end, checkpoint }.write(&*self.shared.storage);
         Ok(())

@@ -47,6 +47,35 @@ impl Log {
             io::ErrorKind::WouldBlock => Error::Locked(why.to_string()),
             _ => Error::io("lock", &storage.describe(), why),
         })?;
+        Self::open_locked(storage, Arc::new(lock), options, new_id)
+    }
+
+    /// Opens the log again after a failure, without letting others have it in between. What was acknowledged is there; of what was not, any
+    /// part may be. This log takes no records any more, and can still be read.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open_on`](Self::open_on); [`Error::Option`] if this log has not failed.
+    pub fn open_again(&self) -> Result<Self, Error> {
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        if state.failure.is_none() {
+            return Err(Error::Option("a log that has not failed is open already".to_owned()));
+        }
+        while state.leading {
+            state = shared.wait(&shared.room, state);
+        }
+        drop(state);
+        let (storage, options) = (shared.storage.clone(), shared.options.clone());
+        Self::open_locked(storage, self.lock.clone(), options, shared.log_id)
+    }
+
+    fn open_locked(
+        storage: Arc<dyn Storage>,
+        lock: Arc<Lock>,
+        options: Options,
+        new_id: u64,
+    ) -> Result<Self, Error> {
         let (numbers, spares) = segments::list(&*storage)?;
         match Run::of(&numbers) {
             None => Self::make(storage, lock, options, spares, new_id),
@@ -56,7 +85,7 @@ impl Log {
 
     fn make(
         storage: Arc<dyn Storage>,
-        lock: Lock,
+        lock: Arc<Lock>,
         options: Options,
         mut spares: Vec<String>,
         log_id: u64,
@@ -73,7 +102,7 @@ impl Log {
 
     fn recover(
         storage: Arc<dyn Storage>,
-        lock: Lock,
+        lock: Arc<Lock>,
         options: Options,
         spares: Vec<String>,
         run: &Run,
@@ -116,7 +145,7 @@ impl Log {
     /// Appends that the log is open.
     fn begin(
         storage: Arc<dyn Storage>,
-        lock: Lock,
+        lock: Arc<Lock>,
         options: Options,
         (geometry, log_id, epoch): (Geometry, u64, u32),
         state: State,
@@ -135,7 +164,7 @@ impl Log {
             futures: Condvar::new(),
             maintenance: Mutex::new(()),
         });
-        let log = Self { shared, _lock: lock };
+        let log = Self { shared, lock };
         let draft = Draft { transaction: 0, kind: Kind::Open, payload: b"" };
         let opened = log.push(draft, Level::Persistent, true)?.wait();
         match opened {

@@ -42,7 +42,8 @@ impl Log {
     /// [`Error::Truncated`], [`Error::BeyondEnd`], [`Error::NoRecord`], [`Error::Io`].
     pub fn read(&self, lsn: Lsn) -> Result<Record, Error> {
         let shared = &self.shared;
-        let mut reader = Reader::new(shared.storage.clone(), shared.geometry, shared.log_id);
+        let storage = shared.storage.clone();
+        let mut reader = Reader::of_one(storage, shared.geometry, shared.log_id);
         let limit = shared.check_readable(lsn)?;
         match shared.read_at(&mut reader, lsn, limit)? {
             Ok(record) => Ok(record),

@@ -129,6 +129,8 @@ fn segments_that_are_missing_are_named() {
         let (disk, _) = a_log();
         let number = crate::segment::number_in(missing).unwrap();
         disk.take(missing);
+        let found = verify(&storage(&disk), |_| Ok(())).unwrap();
+        assert!(found.missing.is_some_and(|(_, to)| to == number) && !found.is_sound());
         assert_error(
             open(&disk).map(drop),
             |error| matches!(error, Error::MissingSegments { to, .. } if *to == number),
@@ -137,6 +139,23 @@ fn segments_that_are_missing_are_named() {
     // The last one: the log says that it goes on there.
     let (disk, _) = a_log();
     disk.take(segments[segments.len() - 1]);
+    assert!(!verify(&storage(&disk), |_| Ok(())).unwrap().is_sound());
+    assert_error(open(&disk).map(drop), |error| matches!(error, Error::MissingSegments { .. }));
+}
+
+#[test]
+fn a_log_that_was_truncated_is_sound_and_one_that_lost_more_is_not() {
+    let (disk, lsns) = a_log();
+    let log = open(&disk).unwrap();
+    log.checkpoint(lsns[20], b"").unwrap();
+    assert!(log.truncate(lsns[20]).unwrap() > 0);
+    let first = log.first();
+    drop(log);
+    let report = verify(&storage(&disk), |_| Ok(())).unwrap();
+    assert!(report.is_sound() && report.first == first, "{report:?}");
+    disk.take(&place(first).0);
+    let report = verify(&storage(&disk), |_| Ok(())).unwrap();
+    assert!(!report.is_sound(), "{report:?}");
     assert_error(open(&disk).map(drop), |error| matches!(error, Error::MissingSegments { .. }));
 }
 

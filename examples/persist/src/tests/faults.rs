@@ -131,3 +131,22 @@ fn a_record_that_is_too_large_is_refused_and_the_largest_is_taken() {
         assert_eq!(log.read(lsn).unwrap().payload.len(), most);
     }
 }
+
+#[test]
+fn a_log_that_failed_is_opened_again_in_the_same_process_and_one_that_did_not_is_not() {
+    let mut story = Story::new(1);
+    story.open().unwrap();
+    assert_error(story.log().open_again().map(drop), |error| matches!(error, Error::Option(_)));
+    story.disk.set_faults(Faults { failing_syncs: [1].into(), ..Faults::default() });
+    for _ in 0..2 {
+        let _ = story.append(100, Level::Persistent).and_then(|()| story.wait());
+    }
+    assert!(story.log().failure().is_some());
+    story.open_again().unwrap();
+    story.append(100, Level::Persistent).unwrap();
+    story.wait().unwrap();
+    let second = Log::open_on(Arc::new(story.disk.clone()), options()).map(drop);
+    assert_error(second, |error| matches!(error, Error::Locked(_)));
+    story.end(End::PowerCut);
+    story.recover(End::PowerCut).unwrap();
+}

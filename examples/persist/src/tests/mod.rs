@@ -6,5 +6,6 @@ mod faults;
 mod golden;
 mod seeds;
 mod story;
+mod threads;
 mod transactions;
 mod waiting;

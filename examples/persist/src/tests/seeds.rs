@@ -86,6 +86,11 @@ fn life(story: &mut Story) -> Result<(), String> {
     let worked = (0..steps).try_for_each(|_| step(story));
     if let Err(why) = worked {
         check_after(&why, story)?;
+        if matches!(why, Error::Poisoned(_)) && !story.disk.is_off() && story.random.random() {
+            story.open_again()?;
+            // It may fail again, with the power; what it acknowledges counts.
+            let _ = (0..steps).try_for_each(|_| step(story));
+        }
     } else if story.random.random_range(0..3) == 0 && story.close().is_err() {
         // The disk fails the close, too.
         story.log = None;

@@ -99,6 +99,18 @@ impl Story {
         Ok(())
     }
 
+    /// Opens the log again after a failure, in the same process, and checks it: what was visible is there still.
+    pub(super) fn open_again(&mut self) -> Result<(), String> {
+        self.waiting.clear();
+        match self.log().open_again() {
+            Ok(log) => self.log = Some(log),
+            // The power fails during that.
+            Err(_) if self.disk.is_off() => return Ok(()),
+            Err(why) => return Err(format!("opening again: {why}")),
+        }
+        self.check(Some(End::Killed))
+    }
+
     fn all_are_persistent(&mut self) {
         self.waiting.clear();
         self.entries.iter_mut().for_each(|entry| entry.level = Some(Level::Persistent));
