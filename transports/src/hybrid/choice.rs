@@ -249,10 +249,14 @@ impl Choice {
         if way == self.advised {
             return;
         }
+        let was_followed = self.followed().is_some();
         self.advised = way;
         self.is_refused = way.is_some_and(|way| self.trust.refuses(way, now));
         let later = now.saturating_add_nanos(self.roll() % ADVISED_LATER_NS);
         self.next_advised = self.next_advised.max(later);
+        if way.is_none() && was_followed && self.at == self.home && self.is_settled() {
+            self.follow_load_again(now);
+        }
     }
 
     /// The advice that is followed.
@@ -499,15 +503,18 @@ impl Choice {
         self.stage = if is_trial {
             Stage::Trial { way, begun: now, answered: now, measured }
         } else if way == self.home {
-            // The server has followed the load until now, and this choice has not.
-            (self.mean_ns, self.compared_ns) = (None, None);
-            self.stage = Stage::Settled { looks: 0 };
-            self.load_changed(now);
-            Stage::Settled { looks: 0 }
+            return self.follow_load_again(now);
         } else {
             let before_ns = if left == self.home { self.mean_ns } else { self.advised_ns };
             return self.follow(before_ns, now);
         };
+    }
+
+    /// Calls are at home, and no advice is followed any more. The server has followed the load until now, and this choice has not.
+    fn follow_load_again(&mut self, now: Instant) {
+        self.stage = Stage::Settled { looks: 0 };
+        self.load_changed(now);
+        (self.mean_ns, self.compared_ns) = (None, None);
     }
 
     /// Calls have taken the advised way since `now`, and `before_ns` at home.

@@ -12,6 +12,9 @@ const ALIKE: f64 = 2.0;
 /// A way is as quick as it was under another load if calls take no more than so many times as long, or as short.
 const SAME: f64 = 1.3;
 
+/// What takes so many times as long is expected to take longer also where the numbers of clients differ by the square of [`ALIKE`].
+const FAR_WORSE: f64 = 2.0;
+
 /// A way that was so much quicker is worth a trial.
 const GAIN: f64 = 0.9;
 
@@ -29,9 +32,12 @@ impl Features {
         is_within(ALIKE, self.bytes.max(1.0) / other.bytes.max(1.0))
     }
 
+    fn has_like_clients(&self, other: &Features, factor: f64) -> bool {
+        is_within(factor, self.clients.max(1.0) / other.clients.max(1.0))
+    }
+
     fn is_like(&self, other: &Features) -> bool {
-        let clients = self.clients.max(1.0) / other.clients.max(1.0);
-        self.has_like_bytes(other) && is_within(ALIKE, clients)
+        self.has_like_bytes(other) && self.has_like_clients(other, ALIKE)
     }
 }
 
@@ -92,9 +98,12 @@ impl Experience {
         let falls_behind = !self.suits_many[way] && self.suits_many[home];
         let ratio = |it: &Measured| {
             let (way_ns, then_ns) = (it.per_call_ns[way]?, it.per_call_ns[home]?);
-            let is_same = it.load.is_like(&load) && is_within(SAME, home_ns / then_ns);
+            let ratio = way_ns / then_ns;
+            let clients = if ratio < FAR_WORSE { ALIKE } else { ALIKE * ALIKE };
+            let is_same =
+                it.load.has_like_clients(&load, clients) && is_within(SAME, home_ns / then_ns);
             let has_fewer = falls_behind && it.load.clients <= load.clients;
-            (is_same || has_fewer && it.load.has_like_bytes(&load)).then_some(way_ns / then_ns)
+            ((is_same || has_fewer) && it.load.has_like_bytes(&load)).then_some(ratio)
         };
         self.loads.iter().rev().find_map(ratio)
     }
@@ -166,6 +175,17 @@ mod tests {
         assert_eq!(experience.expect(&on(DATAGRAM, 1000.0, 60.0), SCALE), None);
         assert_eq!(experience.expect(&on(WRITE_IMM, 1000.0, 80.0), DATAGRAM), None);
         assert_eq!(experience.expect(&on(DATAGRAM, 4.0, 50.0), WRITE_IMM), None);
+    }
+
+    #[test]
+    fn what_is_far_worse_is_expected_to_be_worse_for_rather_different_numbers_of_clients() {
+        let mut experience = with_forty_clients();
+        experience.note(load(400.0), DATAGRAM, 50.0);
+        experience.note(load(400.0), SCALE, 150.0);
+        assert_eq!(experience.expect(&on(DATAGRAM, 1000.0, 55.0), SCALE), Some(3.0));
+        assert_eq!(experience.expect(&on(DATAGRAM, 2000.0, 55.0), SCALE), None);
+        experience.note(load(400.0), SCALE, 90.0);
+        assert_eq!(experience.expect(&on(DATAGRAM, 1000.0, 55.0), SCALE), None);
     }
 
     #[test]
