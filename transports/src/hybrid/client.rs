@@ -37,7 +37,8 @@ pub struct Hybrid {
     /// So many answers end a look before its time, after a rest.
     pub(super) enough: u64,
     pub(super) next_look: Instant,
-    /// Before then, a poll is that of the current lane: its calls are not measured, its slots have the connection's numbers, and there is no other lane.
+    /// Before then, calls and polls are those of the current lane: they are not measured, its slots have the connection's numbers, and there is no
+    /// other lane. Zero: there may be, or it has another number.
     pub(super) quiet_until: Instant,
     /// Requests of so many bytes are looked at: they are measured apart, or have a lane of their own.
     pub(super) large_from: usize,
@@ -108,6 +109,12 @@ impl Hybrid {
     /// Counts its moves there.
     pub fn counting(self, counts: Arc<MoveCounts>) -> Hybrid {
         Hybrid { counts, ..self }
+    }
+
+    /// Calls pass to the current lane as they are: see `quiet_until`.
+    #[inline(always)]
+    fn is_quiet(&self) -> bool {
+        self.quiet_until != Instant::ZERO
     }
 
     /// The lane that has this slot of the connection.
@@ -211,6 +218,9 @@ impl ClientTransport for Hybrid {
 
     #[inline]
     fn reserve(&mut self, len: usize) -> Result<(SlotId, &mut [u8]), ReserveError> {
+        if self.is_quiet() {
+            return self.current.transport.reserve(len);
+        }
         if len >= self.large_from {
             return self.reserve_large(len);
         }
@@ -230,6 +240,9 @@ impl ClientTransport for Hybrid {
 
     #[inline]
     fn post(&mut self, slot: SlotId, delivery: Delivery) {
+        if self.is_quiet() {
+            return self.current.transport.post(slot, delivery);
+        }
         let measures = self.measures;
         if let Some(lane) = self.lane_of(slot) {
             let slot = lane.inner(slot);
@@ -247,6 +260,9 @@ impl ClientTransport for Hybrid {
         body: Body<'_>,
         delivery: Delivery,
     ) -> Result<SlotId, ReserveError> {
+        if self.is_quiet() {
+            return self.current.transport.post_parts(front, body, delivery);
+        }
         self.post_again(front, body, delivery);
         if front.len() + body.len() >= self.large_from {
             return self.post_large_parts(front, body, delivery);
@@ -261,10 +277,10 @@ impl ClientTransport for Hybrid {
 
     #[inline]
     fn flush(&mut self) {
-        self.current.transport.flush();
         if self.has_more_lanes {
             self.flush_more();
         }
+        self.current.transport.flush();
     }
 
     fn abandon(&mut self, slot: SlotId) {
