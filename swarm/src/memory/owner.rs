@@ -28,7 +28,7 @@ pub(super) trait Lending {
     fn counter(&self) -> Option<(Remote, u64)>;
     /// Takes a lend back. Gives whether nobody has access now; otherwise another call takes it back.
     async fn take_back(&self, lend: u64) -> bool;
-    /// Takes all back, if the owner is in that mood.
+    /// One time in four, and only while there are faults, takes all lends back.
     fn take_all_back(&self);
 }
 
