@@ -74,7 +74,8 @@ struct Hostile {
 impl Adviser for Hostile {
     fn advise(&self, _: usize, _: &ThreadLoad<'_>, now: Instant) -> u8 {
         let now_ns = now.as_nanos();
-        let at_times = |every_ns, number| if now_ns / every_ns % 2 == 0 { number } else { 0 };
+        let is_even = |every_ns| (now_ns / every_ns).is_multiple_of(2);
+        let at_times = |every_ns, number| if is_even(every_ns) { number } else { 0 };
         match self.advice {
             Advice::Slow { from_ns } if now_ns < from_ns => 0,
             Advice::Slow { .. } => self.slow,
@@ -263,12 +264,14 @@ async fn live(host: Host, address: String, at_once: usize, world: Rc<RefCell<Wor
     }
 }
 
+type PendingEcho = PendingCall<Result<Vec<u8>, RpcError>>;
+
 /// The client, which has some calls under way all the time.
 struct Client {
     at_once: usize,
     world: Rc<RefCell<World>>,
     echo: EchoPollClient,
-    waiting: Vec<(PendingCall<Result<Vec<u8>, RpcError>>, u64)>,
+    waiting: Vec<(PendingEcho, u64)>,
     calls: u64,
 }
 
