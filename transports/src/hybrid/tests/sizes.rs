@@ -25,13 +25,7 @@ impl TwoSizes {
     /// Polls so often, with two calls of each of these sizes under way.
     fn run(&mut self, polls: u32, sizes: &[usize]) {
         for _ in 0..polls {
-            for size in sizes {
-                while self.under_way.iter().filter(|(_, len)| len == size).count() < 2 {
-                    let (slot, _) = self.bench.hybrid.reserve(*size).unwrap();
-                    self.bench.hybrid.post(slot, Delivery::AtMostOnce);
-                    self.under_way.push((slot, *size));
-                }
-            }
+            self.call(sizes);
             self.open_lanes();
             self.bench.seen.replies.clear();
             // A twentieth of a look: calls that take several polls differ.
@@ -41,6 +35,17 @@ impl TwoSizes {
             let before = self.under_way.len();
             self.under_way.retain(|(slot, _)| !replies.contains(slot));
             assert_eq!(self.under_way.len() + replies.len(), before, "each answer once");
+        }
+    }
+
+    /// Makes calls of each of these sizes until two are under way.
+    fn call(&mut self, sizes: &[usize]) {
+        for size in sizes {
+            while self.under_way.iter().filter(|(_, len)| len == size).count() < 2 {
+                let (slot, _) = self.bench.hybrid.reserve(*size).unwrap();
+                self.bench.hybrid.post(slot, Delivery::AtMostOnce);
+                self.under_way.push((slot, *size));
+            }
         }
     }
 
@@ -116,6 +121,7 @@ fn a_lane_of_one_size_that_ends_leaves_its_calls_to_the_other() {
     for lost in [0, 1] {
         let mut sizes = TwoSizes::new([[2, 9], [6, 3]]);
         sizes.settle();
+        sizes.call(&[SMALL, LARGE]);
         let left: Vec<_> = sizes.lanes.iter().filter(|lane| !lane.wire().is_dropped).collect();
         let of_way =
             |way: usize| *left.iter().find(|it| it.wire().takes == Some(sizes.takes[way])).unwrap();
