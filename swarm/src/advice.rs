@@ -74,7 +74,7 @@ struct Hostile {
 impl Adviser for Hostile {
     fn advise(&self, _: usize, _: &ThreadLoad<'_>, now: Instant) -> u8 {
         let now_ns = now.as_nanos();
-        let is_even = |every_ns| (now_ns / every_ns).is_multiple_of(2);
+        let is_even = |every_ns: u64| (now_ns / every_ns).is_multiple_of(2);
         let at_times = |every_ns, number| if is_even(every_ns) { number } else { 0 };
         match self.advice {
             Advice::Slow { from_ns } if now_ns < from_ns => 0,

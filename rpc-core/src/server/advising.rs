@@ -125,7 +125,7 @@ mod tests {
         for _ in 0..3 {
             for number in 0..100 {
                 let id = ClientId { number, generation: 1 };
-                active.note(ClientKey { transport: 2, id }, 64 << number % 2);
+                active.note(ClientKey { transport: 2, id }, 64 << (number % 2));
             }
         }
         let (counted, lately) = active.take();
