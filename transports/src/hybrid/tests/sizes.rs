@@ -25,11 +25,7 @@ impl TwoSizes {
     /// Polls so often, with two calls of each of these sizes under way.
     fn run(&mut self, polls: u32, sizes: &[usize]) {
         for _ in 0..polls {
-<<<<<<< HEAD
-            self.begin(sizes);
-=======
             self.call(sizes);
->>>>>>> hybrid-sizes
             self.open_lanes();
             self.bench.seen.replies.clear();
             // A twentieth of a look: calls that take several polls differ.
@@ -42,13 +38,8 @@ impl TwoSizes {
         }
     }
 
-<<<<<<< HEAD
-    /// Two calls of each of these sizes are under way from now on.
-    fn begin(&mut self, sizes: &[usize]) {
-=======
     /// Makes calls of each of these sizes until two are under way.
     fn call(&mut self, sizes: &[usize]) {
->>>>>>> hybrid-sizes
         for size in sizes {
             while self.under_way.iter().filter(|(_, len)| len == size).count() < 2 {
                 let (slot, _) = self.bench.hybrid.reserve(*size).unwrap();
@@ -130,11 +121,7 @@ fn a_lane_of_one_size_that_ends_leaves_its_calls_to_the_other() {
     for lost in [0, 1] {
         let mut sizes = TwoSizes::new([[2, 9], [6, 3]]);
         sizes.settle();
-<<<<<<< HEAD
-        sizes.begin(&[SMALL, LARGE]);
-=======
         sizes.call(&[SMALL, LARGE]);
->>>>>>> hybrid-sizes
         let left: Vec<_> = sizes.lanes.iter().filter(|lane| !lane.wire().is_dropped).collect();
         let of_way =
             |way: usize| *left.iter().find(|it| it.wire().takes == Some(sizes.takes[way])).unwrap();
