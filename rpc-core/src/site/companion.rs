@@ -3,7 +3,7 @@
 use super::{Asleep, Site};
 use crate::time::{Instant, PollAt, Progress};
 use crate::transport::{Armed, ClientId};
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
@@ -42,6 +42,8 @@ impl Caller {
 
 thread_local! {
     static CURRENT: RefCell<Option<Site>> = const { RefCell::new(None) };
+    /// The number of that site, which is no other's while it is there. Needs no destructor, so that it is read at once.
+    static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Site {
@@ -51,8 +53,18 @@ impl Site {
     }
 
     /// This thread now drives the server thread of the site.
+    #[inline]
     pub(crate) fn make_current(&self) {
-        let _ = CURRENT.try_with(|current| current.replace(Some(self.clone())));
+        if NUMBER.get() != self.number() {
+            self.replace_current();
+        }
+    }
+
+    #[cold]
+    fn replace_current(&self) {
+        if CURRENT.try_with(|current| current.replace(Some(self.clone()))).is_ok() {
+            NUMBER.set(self.number());
+        }
     }
 
     /// A number of this site alone, while it lasts.
