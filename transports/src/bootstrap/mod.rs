@@ -10,6 +10,7 @@ mod deadline_stream;
 mod descriptors;
 mod device;
 mod dial;
+mod dialers;
 mod follow_time;
 mod handshakes;
 mod listen;

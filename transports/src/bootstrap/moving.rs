@@ -3,7 +3,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::Arc;
-use std::thread;
 
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use farcall_core::error::ConnectError;
@@ -15,6 +14,7 @@ use farcall_core::transport::{
     Adviser, ClientTransport, ConnectionId, DialOptions, Lane, LaneReason, NewConnection,
 };
 
+use super::dialers;
 use crate::address::{Address, runs_on_stream};
 use crate::contract::{Backend, Config};
 use crate::hybrid::{AdvisedWay, BySharedRate, Hybrid, OpenLane, Opening, Way, Ways};
@@ -190,8 +190,7 @@ impl OpenLane for OnThreads {
             };
             let _ = contain("opening a lane", dial);
         };
-        let started = thread::Builder::new().name("farcall-lane".into()).spawn(dial);
-        self.dialled = Some(started.map(|_| dialled));
+        self.dialled = Some(dialers::run(dial).map(|()| dialled));
     }
 
     fn poll(&mut self, _: Instant) -> Opening {
