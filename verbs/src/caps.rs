@@ -104,6 +104,9 @@ pub struct Capabilities {
     /// A memory window gives access to its own bytes only, as the InfiniBand specification has it. Otherwise its key reaches
     /// every byte of its region.
     pub window_bounds: bool,
+    /// A READ of at most [`mtu`](Self::mtu) bytes reads of each line of 64 bytes the first word no later than the rest. Soft-RoCE copies by whatever
+    /// routine the kernel has for the CPU, whose order is its own.
+    pub reads_first_word_first: bool,
     /// When the invalidation of a memory window completes, no WRITE that was let through before is still landing, as the
     /// InfiniBand specification has it. Otherwise one packet may be.
     pub invalidation_waits: bool,

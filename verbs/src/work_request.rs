@@ -147,8 +147,8 @@ impl<'a> WorkRequest<'a> {
     /// Reads bytes from the peer's memory. The remote slice must have the length of `into`.
     ///
     /// The peer may write them at the same time. In a READ of at most [`mtu`](crate::Capabilities::mtu) bytes, of each line of 64 bytes the first
-    /// word is read no later than the rest: if its owner stores that word last, a line that has it has all. Of a longer
-    /// READ nothing is promised.
+    /// word is read no later than the rest: if its owner stores that word last, a line that has it has all, except where
+    /// [`reads_first_word_first`](crate::Capabilities::reads_first_word_first) says otherwise. Of a longer READ nothing is promised.
     #[inline]
     pub fn read(into: impl Into<LocalMut>, remote: RemoteSlice) -> WorkRequest<'a> {
         WorkRequest { work: Work::Read { into: into.into(), remote }, signaled: None }

@@ -125,7 +125,7 @@ const CASES: &[Case] = cases! {
         a_dropped_queue_pair_makes_no_completions;
         a_stopped_process_still_completes_writes: Carries(Rc, Write), Stop;
         an_atomic_that_failed_may_have_run: Atomics;
-        a_line_of_a_read_is_read_first_word_first: Carries(Rc, Read);
+        a_line_of_a_read_is_read_first_word_first: Carries(Rc, Read), LinesFirstWordFirst;
         a_later_read_is_no_older: Carries(Rc, Read);
     }
     windows {

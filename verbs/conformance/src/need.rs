@@ -40,6 +40,8 @@ pub enum Need {
     MemoryWindows,
     /// Memory windows that give access to their own bytes only.
     WindowBounds,
+    /// READs that read the first word of each line no later than the rest.
+    LinesFirstWordFirst,
     /// A device without memory windows.
     NoMemoryWindows,
     /// Flushes.
@@ -84,6 +86,9 @@ impl Need {
                 (caps.write_order == WriteOrder::LeftToRight, "WRITEs land in any order")
             }
             Need::MemoryWindows => (caps.max_mw > 0, "no memory windows"),
+            Need::LinesFirstWordFirst => {
+                (caps.reads_first_word_first, "READs read the words of a line in any order")
+            }
             Need::WindowBounds => (
                 caps.max_mw > 0 && caps.window_bounds,
                 "the key of a memory window reaches its whole region",

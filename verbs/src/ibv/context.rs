@@ -184,6 +184,7 @@ fn capabilities(device: &ibv_device_attr, port: &ibv_port_attr, max_inline: usiz
         flush: false,
         max_mw,
         window_bounds: !is_soft_roce,
+        reads_first_word_first: !is_soft_roce,
         // Soft-RoCE checks the key of each packet, and copies it without keeping the window (`check_rkey`, `rxe_invalidate_mw`).
         invalidation_waits: !is_soft_roce,
         persistent_memory: false,

@@ -406,6 +406,7 @@ fn capabilities() -> Capabilities {
         flush: false,
         max_mw: WINDOW_SLOTS as usize,
         window_bounds: true,
+        reads_first_word_first: true,
         invalidation_waits: true,
         persistent_memory: false,
         wait: true,
