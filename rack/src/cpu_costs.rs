@@ -4,7 +4,7 @@ use farcall_core::error::{ReserveError, TransportFailure};
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
     Body, CallToken, ClientLayer, ClientTransport, Delivery, Message, Replies, ReplySink,
-    RequestLayer, RequestSink, ServerTransport, SlotId, WindDown,
+    RequestLayer, RequestSink, ServerLayer, ServerTransport, SlotId,
 };
 use farcall_verbs::sim::Node;
 use std::ops::Range;
@@ -134,30 +134,18 @@ impl ReplySink for Answers<'_> {
     }
 }
 
-impl ServerTransport for Charged<Box<dyn ServerTransport>> {
+impl ServerLayer for Charged<Box<dyn ServerTransport>> {
+    fn inner(&self) -> &dyn ServerTransport {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn ServerTransport {
+        &mut *self.inner
+    }
+
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let Charged { inner, node, costs } = self;
         inner.poll(now, &mut Requests { sink, node, ns: costs.dispatch_ns })
-    }
-
-    fn replies(&mut self) -> &mut dyn Replies {
-        self.inner.replies()
-    }
-
-    fn flush(&mut self) {
-        self.inner.flush();
-    }
-
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
-    }
-
-    fn connections(&self) -> usize {
-        self.inner.connections()
-    }
-
-    fn wind_down(&mut self, now: Instant, step: WindDown) -> bool {
-        self.inner.wind_down(now, step)
     }
 }
 

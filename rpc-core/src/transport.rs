@@ -11,6 +11,7 @@ mod layer;
 mod message;
 mod request_layer;
 mod server;
+mod server_layer;
 mod setup;
 mod tls;
 
@@ -28,6 +29,7 @@ pub use request_layer::RequestLayer;
 pub use server::{
     CallToken, MIN_REPLY_BYTES, Replies, RequestSink, ServerTransport, WindDown, post_copied_reply,
 };
+pub use server_layer::ServerLayer;
 pub use setup::{
     Acceptor, BindOptions, Binding, Bound, BoundHalf, Dial, DialOptions, NewConnection, Renewal,
 };

@@ -6,7 +6,7 @@ mod support;
 use farcall_core::service::ServiceDescription;
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::{
-    BindOptions, Binding, Bound, Renewal, Replies, RequestSink, ServerTransport, WindDown,
+    BindOptions, Binding, Bound, Renewal, RequestSink, ServerLayer, ServerTransport,
 };
 use farcall_core::{
     BindError, Channel, ChannelOptions, ClientQuota, RpcError, RunningServer, Server, Site,
@@ -117,7 +117,15 @@ impl Renewal for Fragile {
     }
 }
 
-impl ServerTransport for FragileTransport {
+impl ServerLayer for FragileTransport {
+    fn inner(&self) -> &dyn ServerTransport {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn ServerTransport {
+        &mut *self.inner
+    }
+
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         assert!(!self.panics.swap(false, SeqCst), "a panic, as asked");
         if self.loses_device.swap(false, SeqCst) {
@@ -125,26 +133,6 @@ impl ServerTransport for FragileTransport {
             return Progress::IDLE;
         }
         self.inner.poll(now, sink)
-    }
-
-    fn replies(&mut self) -> &mut dyn Replies {
-        self.inner.replies()
-    }
-
-    fn flush(&mut self) {
-        self.inner.flush();
-    }
-
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
-    }
-
-    fn connections(&self) -> usize {
-        self.inner.connections()
-    }
-
-    fn wind_down(&mut self, now: Instant, step: WindDown) -> bool {
-        self.inner.wind_down(now, step)
     }
 }
 

@@ -16,7 +16,7 @@ use farcall_core::server::Server;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::{
     Adviser, Bound, CallToken, DialOptions, Message, Replies, RequestLayer, RequestSink,
-    ServerTransport, ThreadLoad, WindDown,
+    ServerLayer, ServerTransport, ThreadLoad,
 };
 use farcall_core::{Connection, ConnectionOptions, PendingCall, PollClient, RpcError};
 use farcall_rack::{Host, Rack, RackAddress};
@@ -94,34 +94,18 @@ struct Slow {
     spent_ns: Arc<AtomicU64>,
 }
 
-impl ServerTransport for Slow {
+impl ServerLayer for Slow {
+    fn inner(&self) -> &dyn ServerTransport {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn ServerTransport {
+        &mut *self.inner
+    }
+
     fn poll(&mut self, now: Instant, sink: &mut dyn RequestSink) -> Progress {
         let Slow { inner, node, spent_ns } = self;
         inner.poll(now, &mut SlowRequests { sink, node, spent_ns })
-    }
-
-    fn replies(&mut self) -> &mut dyn Replies {
-        self.inner.replies()
-    }
-
-    fn flush(&mut self) {
-        self.inner.flush();
-    }
-
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
-    }
-
-    fn connections(&self) -> usize {
-        self.inner.connections()
-    }
-
-    fn is_vacant(&self) -> bool {
-        self.inner.is_vacant()
-    }
-
-    fn wind_down(&mut self, now: Instant, step: WindDown) -> bool {
-        self.inner.wind_down(now, step)
     }
 }
 

@@ -11,10 +11,10 @@ pub trait RequestLayer {
     /// The sink, mutably.
     fn inner_mut(&mut self) -> &mut dyn RequestSink;
 
-    /// As [`RequestSink::request`].
+    /// Takes a request for [`RequestSink::request`].
     fn request(&mut self, call: CallToken, message: Message<'_>, replies: &mut dyn Replies);
 
-    /// As [`RequestSink::client`].
+    /// Takes news of a client for [`RequestSink::client`], and passes them on if a layer does not override this.
     fn client(&mut self, client: ClientId, event: ClientEvent) {
         self.inner_mut().client(client, event);
     }
