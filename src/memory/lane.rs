@@ -27,7 +27,7 @@ const POLLS_BEFORE_SLEEP: u32 = 4096;
 /// So many of these polls follow each other at once; after the others, the thread yields its core.
 const SPINS: u32 = 64;
 
-/// How much longer than its deadline a thread that waits sleeps at most: whoever drives the site ends the operation then.
+/// How much longer than its deadline a thread that waits sleeps at most: the thread of the site ends the operation then.
 const GRACE: Duration = Duration::from_millis(5);
 
 /// The lane of a client and its clones.
@@ -129,7 +129,7 @@ impl Companion for LaneCell {
         if progress.is_idle() { armed } else { Armed::No }
     }
 
-    /// Nobody drives the lane any more for those who sleep.
+    /// No thread drives the lane any more for callers that sleep.
     fn thread_ended(&self, _: &Site) {
         let mut woken = Vec::new();
         let mut lane = self.lock();
@@ -216,11 +216,12 @@ impl SharedLane {
             drop(lane);
             return Next::Call(plain(batch.calls, batch.operations));
         };
-        let can_execute = batch.operations.iter().all(|it| open.can_execute(it, batch.now));
-        if can_execute && !batch.operations.is_empty() {
+        if let Some(targets) = open.targets(batch.operations, batch.now)
+            && !batch.operations.is_empty()
+        {
             let (operations, fences) = (mem::take(batch.operations), mem::take(batch.fences));
             let posted = Arc::new(LaneBatch::new(operations, fences, batch.deadline));
-            return match open.submit(&posted, batch.now) {
+            return match open.submit(&posted, targets) {
                 Ok(()) => Next::Wait(posted),
                 Err(error) => Next::End(Err(BatchError { at: 0, error })),
             };

@@ -91,6 +91,10 @@ struct Known {
     until: Instant,
 }
 
+/// Where the bytes of a batch's operations are, in their order.
+#[derive(Debug)]
+pub struct Targets(Vec<RemoteSlice>);
+
 #[derive(Debug)]
 struct WaitingOperation {
     batch: Arc<LaneBatch>,
@@ -191,34 +195,28 @@ impl ClientLane {
         self.windows.insert(lend_id(at), known);
     }
 
-    /// Whether the operation can be done now without the owner's CPU, as far as this end knows.
-    pub fn can_execute(&self, operation: &Operation, now: Instant) -> bool {
-        self.target(&operation.at, operation.needs(), now).is_some()
+    /// Where the bytes of these operations are, if all can be done now without the owner's CPU, as far as this end knows.
+    pub fn targets(&self, operations: &[Operation], now: Instant) -> Option<Targets> {
+        let targets = operations.iter().map(|it| self.target(&it.at, it.needs(), now));
+        targets.collect::<Option<_>>().map(Targets)
     }
 
-    /// Takes a batch whose operations it [can execute](Self::can_execute), and posts what there is room for.
+    /// Takes a batch with the [targets](Self::targets) of its operations, and posts what there is room for.
     ///
     /// # Errors
     /// [`MemoryError::Full`]: so much waits that this does not find a place. Nothing was posted.
-    pub fn submit(&mut self, batch: &Arc<LaneBatch>, now: Instant) -> Result<(), MemoryError> {
-        if self.waiting.len() + batch.operations().len() > MAX_WAITING {
+    pub fn submit(&mut self, batch: &Arc<LaneBatch>, targets: Targets) -> Result<(), MemoryError> {
+        if self.waiting.len() + targets.0.len() > MAX_WAITING {
             return Err(MemoryError::Full { what: Counted::Operations });
         }
         self.earliest = self.earliest.min(batch.deadline());
-        let operations = batch.operations().iter().enumerate();
-        let targets: Option<Vec<_>> = operations
-            .map(|(at, it)| {
-                let target = self.target(&it.at, it.needs(), now)?;
-                Some(WaitingOperation { batch: Arc::clone(batch), at, target })
-            })
-            .collect();
-        match targets {
-            Some(targets) => {
-                self.waiting.extend(targets);
-                self.post_waiting();
-            }
-            None => drop(batch.end(LaneEnd::NotDone)),
-        }
+        let operations = targets.0.into_iter().enumerate();
+        self.waiting.extend(operations.map(|(at, target)| WaitingOperation {
+            batch: Arc::clone(batch),
+            at,
+            target,
+        }));
+        self.post_waiting();
         Ok(())
     }
 

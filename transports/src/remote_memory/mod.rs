@@ -22,7 +22,7 @@ mod remote;
 mod revoking;
 mod rights;
 
-pub use client_lane::{ClientLane, MAX_ONE_SIDED_BYTES};
+pub use client_lane::{ClientLane, MAX_ONE_SIDED_BYTES, Targets};
 pub use error::{BatchError, Counted, Denied, MemoryError};
 pub use host::{AllocError, Memory, MemorySnapshot, OldestLend};
 pub use lane::{LaneError, Window, lane_devices};
