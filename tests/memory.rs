@@ -107,18 +107,7 @@ macro_rules! over_each_backend {
     };
 }
 
-over_each_backend! {
-    bytes_of_any_length_are_written_and_read;
-    atomic_operations_change_words_and_give_what_they_were;
-    a_batch_is_done_in_order_until_an_operation_fails;
-    a_lend_permits_what_it_says;
-    guessed_values_give_no_access;
-    a_slice_reaches_no_further_than_its_lend;
-    what_no_device_could_do_is_refused_before_it_is_sent;
-    a_revoked_lend_gives_errors_and_never_the_next_bytes;
-    a_lease_ends_by_itself_and_not_before;
-    a_region_that_is_dropped_takes_its_lends_along;
-}
+cases::for_each_case!(over_each_backend);
 
 #[test]
 fn blocking_callers_need_no_executor() {

@@ -23,11 +23,9 @@ use crate::plan::{Plan, Severity, rack_config};
 use crate::records::Records;
 use crate::service::{DurableKv, Executions};
 use crate::trace::Trace;
+use crate::watch::{CHECK_EVERY_NS, run_until};
 
 const MS: u64 = 1_000_000;
-
-/// How soon a run ends after a failure, so that the end of its trace shows it.
-const CHECK_EVERY_NS: u64 = MS;
 
 /// The time limit of all clients.
 const LONGEST_NS: u64 = 60_000 * MS;
@@ -166,11 +164,7 @@ fn play(
     let mut programs: Vec<_> = clients.iter().map(|it| live(&mut run.rack, *it)).collect();
     let has_failed = || records.borrow().has_failed();
     for (at_ns, step) in &plan.steps {
-        while run.rack.now_ns() < *at_ns && !has_failed() {
-            let look_ns = run.rack.now_ns() + CHECK_EVERY_NS;
-            run.rack.run_until(look_ns.min(*at_ns));
-        }
-        if has_failed() {
+        if run_until(&mut run.rack, *at_ns, has_failed) {
             return Ok(());
         }
         match step.take(&mut run.rack) {

@@ -52,6 +52,7 @@ mod sweep;
 mod trace;
 mod transport;
 mod value;
+mod watch;
 
 pub use mutation::Mutation;
 pub use outcome::{Outcome, quiet_panics};

@@ -56,29 +56,17 @@ fn announce(name: &str) {
     let _ = std::io::stdout().flush();
 }
 
-macro_rules! run_each {
-    ($place:expr, $($case:ident;)+) => {$(
-        run($place, stringify!($case), cases::$case);
-    )+};
-}
-
 fn main() {
     let place: Vec<String> = std::env::args().skip(1).collect();
     let Ok(place) = <[String; 2]>::try_from(place) else {
         panic!("arguments: an address to listen at, and a device");
     };
-    run_each! { &place,
-        bytes_of_any_length_are_written_and_read;
-        atomic_operations_change_words_and_give_what_they_were;
-        a_batch_is_done_in_order_until_an_operation_fails;
-        a_lend_permits_what_it_says;
-        guessed_values_give_no_access;
-        a_slice_reaches_no_further_than_its_lend;
-        what_no_device_could_do_is_refused_before_it_is_sent;
-        a_revoked_lend_gives_errors_and_never_the_next_bytes;
-        a_lease_ends_by_itself_and_not_before;
-        a_region_that_is_dropped_takes_its_lends_along;
+    macro_rules! run_each {
+        ($($case:ident;)+) => {$(
+            run(&place, stringify!($case), cases::$case);
+        )+};
     }
+    cases::for_each_case!(run_each);
     announce("nothing_lands_after_a_revoke");
     let (server, lender) = serve(&place[0], &place[1]);
     revokes::nothing_lands_after_a_revoke(server.address(), &lender, RemoteMemory::one_sided, 20);

@@ -39,11 +39,9 @@ use crate::mutation::Mutation;
 use crate::outcome::{Outcome, text};
 use crate::plan::{Plan, Severity, rack_config};
 use crate::trace::Trace;
+use crate::watch::{self, CHECK_EVERY_NS};
 
 const MS: u64 = 1_000_000;
-
-/// How soon a run ends after a failure.
-const CHECK_EVERY_NS: u64 = MS;
 
 /// The time limit of all clients.
 const LONGEST_NS: u64 = 60_000 * MS;
@@ -110,11 +108,10 @@ impl Run {
 
     /// Runs the rack to that moment, or to the first failure. Returns whether there is one.
     fn run_until(&mut self, at_ns: u64) -> bool {
-        while self.rack.now_ns() < at_ns && self.failure().is_none() {
-            let look_ns = self.rack.now_ns() + CHECK_EVERY_NS;
-            self.rack.run_until(look_ns.min(at_ns));
-        }
-        self.failure().is_some()
+        let Run { rack, seen, world, .. } = self;
+        watch::run_until(rack, at_ns, || {
+            seen.failure().is_some() || world.borrow().failure.is_some()
+        })
     }
 }
 
