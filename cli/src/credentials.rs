@@ -41,7 +41,7 @@ impl Credentials {
         })
     }
 
-    /// The same for a client with a channel.
+    /// Gives them to a client with a channel that is about to connect.
     ///
     /// # Errors
     /// A file cannot be read, or has something else in it.

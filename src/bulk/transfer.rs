@@ -43,7 +43,7 @@ impl BulkClient {
         Ok(BulkClient { memory, ..ServiceClient::on(channel)? })
     }
 
-    /// The same, where data are moved by operations of this client: by those of [`RemoteMemory::one_sided`], for example.
+    /// This client, whose data are moved by operations of `memory`: by those of [`RemoteMemory::one_sided`], for example.
     pub fn with_memory(self, memory: RemoteMemory) -> BulkClient {
         BulkClient { memory, ..self }
     }

@@ -179,7 +179,7 @@ impl Channel {
         Ok(job.keep())
     }
 
-    /// The site of the thread, or of the simulated core, that drives the channel while nobody waits.
+    /// The site of the thread, or of the simulated core, that drives the channel while no caller waits.
     #[doc(hidden)]
     pub fn site(&self) -> &Site {
         &self.inner.shared.site

@@ -120,7 +120,7 @@ impl Buffers {
     /// Buffers of shared memory, `limit` bytes at most.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// [`BufferError`]: this process has no shared memory.
     pub fn with_limit(limit: u64) -> Result<Buffers, BufferError> {
         Buffers::on(&Device::open(SHARED_MEMORY)?, limit)
     }
@@ -160,7 +160,7 @@ impl Buffers {
     /// A buffer with a copy of these bytes.
     ///
     /// # Errors
-    /// As [`buffer`](Self::buffer).
+    /// [`BufferError`], for the reasons that [`buffer`](Self::buffer) has.
     pub fn copy_of(&self, bytes: &[u8]) -> Result<Buffer, BufferError> {
         let mut buffer = self.buffer(bytes.len())?;
         buffer.copy_from_slice(bytes);

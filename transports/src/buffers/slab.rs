@@ -80,7 +80,7 @@ impl Slab {
         pd.publish(&self.buffers, bytes)
     }
 
-    /// The same for all of it, for as long as both the key and the slab live.
+    /// Lets the peers of this domain READ these bytes, which are all of it, until the key or the slab is dropped.
     pub(super) fn publish_whole(
         &self,
         pd: &ProtectionDomain,

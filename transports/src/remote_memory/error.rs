@@ -105,7 +105,7 @@ pub enum Denied {
 }
 
 impl MemoryError {
-    /// The operation may have changed the memory: whoever repeats it may do it twice.
+    /// The operation may have changed the memory: a caller that repeats it may do it twice.
     pub fn may_have_landed(&self) -> bool {
         matches!(self, MemoryError::Gone { may_have_landed: true, .. })
     }

@@ -216,7 +216,7 @@ impl Memory {
     /// Does one operation for this client, if it may.
     ///
     /// # Errors
-    /// Those of [`MemoryError`], except that nobody is gone.
+    /// [`MemoryError`], of any kind but [`Gone`](MemoryError::Gone).
     pub fn execute(
         &self,
         operation: &Operation,

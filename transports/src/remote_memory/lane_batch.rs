@@ -67,7 +67,7 @@ impl LaneBatch {
         Some((std::mem::take(&mut state.outcomes), state.end?))
     }
 
-    /// Nobody waits for it any more. What was not posted is not done.
+    /// Its caller has given it up. What was not posted is not done.
     pub fn abandon(&self) {
         let mut state = self.lock();
         (state.is_abandoned, state.waker) = (true, None);
@@ -86,7 +86,7 @@ impl LaneBatch {
         &self.operations[at].action
     }
 
-    /// It has ended, or nobody waits for it.
+    /// It has ended, or its caller has given it up.
     pub(super) fn is_over(&self) -> bool {
         let state = self.lock();
         state.end.is_some() || state.is_abandoned

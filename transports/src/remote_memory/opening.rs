@@ -80,7 +80,7 @@ impl Memory {
         who: Option<&Identity>,
         now: Instant,
     ) -> Option<()> {
-        // Until the binding is posted, nobody revokes the lend.
+        // Held until the binding is posted: the lend is not revoked meanwhile.
         let tables = self.shared();
         let grant = tables.grants.granted(remote, who, now).ok()?;
         let bytes = tables.regions.get(grant.region as usize)?.as_ref()?;

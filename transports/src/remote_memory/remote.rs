@@ -75,7 +75,7 @@ pub(super) fn bytes_of(part: impl RangeBounds<u64>, of: u64) -> Result<(u64, u64
     }
 }
 
-/// Whoever knows the key may use the lend, so it is in no log.
+/// The key is all that it takes to use the lend, so it is in no log.
 impl fmt::Debug for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Remote")

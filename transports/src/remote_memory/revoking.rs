@@ -80,7 +80,7 @@ impl Future for Revoking {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         if !self.memory.with_lanes(|lanes| self.look(lanes)) {
             if self.memory.is_simulated() || !self.is_late() {
-                // It takes microseconds, and whoever drives the lanes may have ended.
+                // It takes microseconds, and the thread that drives the lanes may have ended.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -73,7 +73,7 @@ impl IncomingRead {
         self.filled.take().map_or(Read::Partly, Read::Whole)
     }
 
-    /// Nobody wants it any more. `false`: parts are still under way.
+    /// It is not wanted any more. `false`: parts are still under way.
     pub(crate) fn give_up(&mut self) -> bool {
         self.given_up = true;
         self.under_way == 0

@@ -30,7 +30,7 @@ impl Part {
         let wanted = raw_access(access, domain.context.caps().atomics, false);
         let (library, len) = (domain.context.library, memory.len());
         // SAFETY: the pages are mapped as long as the caller keeps the slice, which it does until this is deregistered. They are this
-        // process's; whoever has the region decides who may touch them.
+        // process's; the owner of the region decides who may touch them.
         let mr = Handle::new(unsafe {
             (library.reg_mr)(domain.raw.raw(), memory.start().cast(), len, wanted as i32)
         });

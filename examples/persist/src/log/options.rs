@@ -32,25 +32,25 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The same with segments of another length, in bytes.
+    /// These options with segments of another length, in bytes.
     #[must_use]
     pub fn segment_bytes(self, segment_bytes: u64) -> Self {
         Self { segment_bytes, ..self }
     }
 
-    /// The same with a queue of another length, in bytes.
+    /// These options with a queue of another length, in bytes.
     #[must_use]
     pub fn queue_bytes(self, queue_bytes: usize) -> Self {
         Self { queue_bytes, ..self }
     }
 
-    /// The same with another bound on how long a leader waits for the writers of the batch before.
+    /// These options with another bound on how long a leader waits for the writers of the batch before.
     #[must_use]
     pub fn gather(self, gather: Duration) -> Self {
         Self { gather, ..self }
     }
 
-    /// The same with another number of spare files.
+    /// These options with another number of spare files.
     #[must_use]
     pub fn spare_segments(self, spare_segments: usize) -> Self {
         Self { spare_segments, ..self }
