@@ -18,7 +18,7 @@ use super::memfd::{self, Peers};
 use super::pair::Pair;
 use super::peer::{Peer, lock, socket_name};
 use super::receive::MAX_MESSAGE_BYTES;
-use super::region::{LentRegion, Pages, RegionMemory};
+use super::region::{CACHED_REGIONS, LentRegion, Pages, RegionMemory};
 use super::region_words::{REGION_SLOTS, RegionWord, RegionWords};
 use super::window::{self, WINDOW_SLOTS, WindowRecord};
 use super::wire::{Claim, Gid};
@@ -68,6 +68,8 @@ pub(crate) struct Context {
 #[derive(Debug, Default)]
 struct Tables {
     regions: HashMap<u32, Arc<LentRegion>>,
+    /// Regions so far.
+    registered: u32,
     free_slots: Vec<u32>,
     used_slots: u32,
     pairs: HashMap<u32, Weak<Pair>>,
@@ -186,11 +188,16 @@ impl Context {
                 return Err(VerbsError::Limit { what: "number of regions", asked: max + 1, max });
             }
         };
+        // Random, but for the bits by which peers cache regions: a connection's regions are registered one after another, and none of
+        // them takes the place of another then.
+        let place = tables.registered % CACHED_REGIONS as u32;
+        tables.registered = tables.registered.wrapping_add(1);
         let rkey = loop {
             let key = random::bytes().map(u32::from_ne_bytes).inspect_err(|_| {
                 tables.free_slots.push(slot);
             });
-            let key = key.map_err(system("random key"))?;
+            let key = key.map_err(system("random key"))? / CACHED_REGIONS as u32;
+            let key = key * CACHED_REGIONS as u32 + place;
             let is_used = tables.regions.contains_key(&key)
                 || tables.windows.contains_key(&window::base(key));
             if key != 0 && !is_used {

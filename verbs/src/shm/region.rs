@@ -17,6 +17,9 @@ use crate::memory::WATCHED_ELSEWHERE;
 use crate::memory::mapping::Mapping;
 use crate::{Access, VerbsError, Wake};
 
+/// The most regions of a peer that a queue pair finds without a lock, by the low bits of their keys; a power of two.
+pub(super) const CACHED_REGIONS: usize = 8;
+
 /// Keeps the pages of a region of ours mapped.
 #[derive(Debug)]
 #[allow(dead_code)] // Only held for its drop.

@@ -13,15 +13,12 @@ use super::lookup::Lookup;
 use super::outbox::{Outbox, send};
 use super::pair::Pair;
 use super::peer::Peer;
-use super::region::MappedRegion;
+use super::region::{CACHED_REGIONS, MappedRegion};
 use super::slow::{Bytes, Item, Outcome, Room, Task, Wait};
 use crate::memory::bytes::{claim, copy_fetched, copy_forward, copy_polled};
 use crate::memory::bytes::{copy_streaming, copy_unordered};
 use crate::memory::stores::{CHOICE_BYTES, StoreChoice, Stores};
 use crate::{Access, QpType, RemoteSlice, Status};
-
-/// The most regions of the peer that are found without a lock; a power of two.
-const CACHED_REGIONS: usize = 8;
 
 /// The bit of [`SendSide::written`] for the region with this key.
 #[inline]
