@@ -62,6 +62,8 @@ static OF_SERVER: Pace = Pace {
     gain: 0.93,
     far_worse_from: WORSE,
     in_order: true,
+    // Its looks are of all clients.
+    has_noise: false,
     least: 1,
     far_worse: 1,
     no_better: 3,

@@ -13,6 +13,7 @@
 
 use farcall_core::time::Instant;
 
+use super::noise::{Noise, RunningMean};
 use super::trust::{Trust, is_boundless};
 
 /// How long calls are measured before a look.
@@ -57,6 +58,8 @@ pub(super) struct Pace {
     pub(super) far_worse_from: f64,
     /// Ways are tried in their order. Otherwise one that is due is taken by chance.
     pub(super) in_order: bool,
+    /// Looks are compared with how far they are apart: the thread may have no core for a while.
+    pub(super) has_noise: bool,
     /// Answers without which a trial shows nothing, however long it was.
     pub(super) least: u64,
     /// Answers that show that a way is far worse, that it is no better, and that it is better: what costs nothing may take longer.
@@ -75,6 +78,7 @@ pub(super) static OF_CLIENT: Pace = Pace {
     gain: 0.9,
     far_worse_from: FAR_WORSE,
     in_order: false,
+    has_noise: true,
     least: 8,
     far_worse: 32,
     no_better: 200,
@@ -103,9 +107,6 @@ const OTHER_LOAD: f64 = 1.6;
 /// one that seldom changes.
 const FIRST_CHANGE_PAUSE_NS: u64 = 5_000_000;
 const STEADY_PAUSES: u64 = 4;
-
-/// The part of the latest look in the running mean.
-const FRESH: f64 = 0.25;
 
 /// What was measured of a lane's calls since the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -157,6 +158,8 @@ pub(super) enum Lanes {
 struct Way {
     next_trial: Instant,
     pause_ns: u64,
+    /// Trials in a row that have shown a gain.
+    gains: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -187,10 +190,12 @@ pub(super) struct Choice {
     is_refused: bool,
     next_advised: Instant,
     trust: Trust,
-    /// The running mean of the time per call at home.
-    mean_ns: Option<f64>,
-    /// The running mean on the advised way, since it is known to do no harm.
-    advised_ns: Option<f64>,
+    /// The time per call at home.
+    mean: RunningMean,
+    /// How far looks at home are from it.
+    noise: Noise,
+    /// The time per call on the advised way, since it is known to do no harm.
+    advised_mean: RunningMean,
     /// That mean when the ways were last compared.
     compared_ns: Option<f64>,
     /// The way that was home before, and what calls took there: what seemed better need not stay so.
@@ -210,7 +215,7 @@ impl Choice {
     /// step.
     pub(super) fn new(ways: usize, home: usize, seed: u64, pace: &'static Pace) -> Choice {
         let (stage, trust) = (Stage::Settled { looks: 0 }, Trust::new(ways));
-        let new = Way { next_trial: Instant::ZERO, pause_ns: pace.first_pause_ns };
+        let new = Way { next_trial: Instant::ZERO, pause_ns: pace.first_pause_ns, gains: 0 };
         let (ways, dice) = (vec![new; ways], seed | 1);
         Choice {
             pace,
@@ -222,8 +227,9 @@ impl Choice {
             is_refused: false,
             next_advised: Instant::ZERO,
             trust,
-            mean_ns: None,
-            advised_ns: None,
+            mean: RunningMean::default(),
+            noise: Noise::default(),
+            advised_mean: RunningMean::default(),
             compared_ns: None,
             left: None,
             has_jumped: false,
@@ -241,7 +247,7 @@ impl Choice {
 
     /// How long calls take at home, in the mean.
     pub(super) fn mean_ns(&self) -> Option<f64> {
-        self.mean_ns
+        self.mean.per_call_ns()
     }
 
     /// The server advises this way, or none.
@@ -290,7 +296,7 @@ impl Choice {
     /// Calls take far more than at home.
     pub(super) fn is_far_worse(&self, measured: Measured) -> bool {
         let now_ns = measured.per_call_ns();
-        now_ns.zip(self.mean_ns).is_some_and(|(now_ns, home_ns)| now_ns > FAR_WORSE * home_ns)
+        now_ns.zip(self.mean_ns()).is_some_and(|(now_ns, home_ns)| now_ns > FAR_WORSE * home_ns)
     }
 
     /// No call is under way: none hangs.
@@ -337,13 +343,12 @@ impl Choice {
             // The server tries for all its clients, and none by itself.
             Stage::Trial { way, measured, .. } if self.followed().is_some() => {
                 let (before_ns, now_ns) =
-                    (self.mean_ns.unwrap_or(f64::MAX), measured.per_call_ns());
+                    (self.mean_ns().unwrap_or(f64::MAX), measured.per_call_ns());
                 if self.followed() == Some(way) && self.trust.spend(now) {
-                    self.follow(self.mean_ns, now);
+                    self.follow(self.mean_ns(), now);
                     return Step::Keep { before_ns, now_ns: now_ns.unwrap_or(f64::MAX) };
                 }
-                self.at = self.home;
-                self.settle();
+                self.return_home();
                 return Step::Return { before_ns, now_ns };
             }
             Stage::Trial { way, begun, mut answered, measured: mut sum } => {
@@ -370,7 +375,7 @@ impl Choice {
                 self.stage = Stage::Following { before_ns, since, measured: sum };
             }
             Stage::Following { before_ns: None, .. } => {
-                self.advised_ns = Choice::mean_with(self.advised_ns, measured);
+                self.advised_mean.note(measured);
             }
             Stage::Settled { looks } => {
                 let next_change = self.next_change;
@@ -426,22 +431,28 @@ impl Choice {
         Some(before_ns).filter(|_| !is_known)
     }
 
-    /// The running mean after one more look.
-    fn mean_with(mean_ns: Option<f64>, measured: Measured) -> Option<f64> {
-        let Some(latest) = measured.per_call_ns() else { return mean_ns };
-        Some(mean_ns.map_or(latest, |mean| mean + FRESH * (latest - mean)))
-    }
-
     /// Notes a look at home. Whether there were calls.
     fn note(&mut self, measured: Measured, now: Instant) -> bool {
         let Some(latest) = measured.per_call_ns() else { return false };
-        // One look alone may have been held up by the machine. What two in a row are far from is the mean of another load.
-        let jumps = self.mean_ns.is_some_and(|mean| is_other_load(latest, mean));
+        let before = self.mean_ns();
+        let weight = self.mean.weight(measured);
+        // One look alone may have been held up by the machine. What two in a row are far above is the mean of another load.
+        let jumps = weight > 0.5 && before.is_some_and(|before| latest > OTHER_LOAD * before);
         let has_jumped = std::mem::replace(&mut self.has_jumped, jumps);
-        if !jumps || has_jumped {
-            self.mean_ns = Choice::mean_with(self.mean_ns.filter(|_| !jumps), measured);
+        match before {
+            None => self.noise.restart(latest),
+            Some(mean) if self.pace.has_noise && !(jumps && has_jumped) => {
+                self.noise.note(latest, mean, weight);
+            }
+            Some(_) => {}
         }
-        let mean = self.mean_ns.unwrap_or(latest);
+        if !jumps || has_jumped {
+            if jumps {
+                self.mean = RunningMean::default();
+            }
+            self.mean.note(measured);
+        }
+        let mean = self.mean_ns().unwrap_or(latest);
         if let Some((way, before_ns)) = self.left
             && mean > before_ns / self.pace.gain
         {
@@ -449,9 +460,10 @@ impl Choice {
             self.ways[way].next_trial = now;
         }
         let compared = self.compared_ns;
-        let is_other = |ns: f64| compared.is_some_and(|compared| is_other_load(ns, compared));
+        let other_load = self.noise.widen(OTHER_LOAD);
+        let is_other = |ns: f64| compared.is_some_and(|it| is_apart(ns, it, other_load));
         let counts = now >= self.next_change;
-        self.is_unsure = counts && is_other(latest);
+        self.is_unsure = counts && is_other(latest) && weight > 0.5;
         if counts && is_other(mean) {
             self.load_changed(now);
         }
@@ -463,14 +475,17 @@ impl Choice {
         if now < self.next_change || !matches!(self.stage, Stage::Settled { .. }) {
             return false;
         }
-        self.compared_ns = self.mean_ns;
+        self.compared_ns = self.mean_ns();
+        if let Some(mean) = self.mean_ns() {
+            self.noise.restart(mean);
+        }
         let steady_ns = (now - self.next_change).as_nanos() as u64;
         if steady_ns > STEADY_PAUSES * self.change_pause_ns {
             self.change_pause_ns = FIRST_CHANGE_PAUSE_NS;
         }
         self.next_change = now.saturating_add_nanos(self.change_pause_ns);
         self.change_pause_ns = (self.change_pause_ns * 2).min(LONGEST_PAUSE_NS);
-        let new = Way { next_trial: Instant::ZERO, pause_ns: self.pace.first_pause_ns };
+        let new = Way { next_trial: Instant::ZERO, pause_ns: self.pace.first_pause_ns, gains: 0 };
         self.ways.fill(new);
         true
     }
@@ -505,7 +520,8 @@ impl Choice {
         } else if way == self.home {
             return self.follow_load_again(now);
         } else {
-            let before_ns = if left == self.home { self.mean_ns } else { self.advised_ns };
+            let before = if left == self.home { self.mean } else { self.advised_mean };
+            let before_ns = before.per_call_ns();
             return self.follow(before_ns, now);
         };
     }
@@ -514,13 +530,13 @@ impl Choice {
     fn follow_load_again(&mut self, now: Instant) {
         self.stage = Stage::Settled { looks: 0 };
         self.load_changed(now);
-        (self.mean_ns, self.compared_ns) = (None, None);
+        (self.mean, self.compared_ns) = (RunningMean::default(), None);
     }
 
     /// Calls have taken the advised way since `now`, and `before_ns` at home.
     fn follow(&mut self, before_ns: Option<f64>, now: Instant) {
         self.stage = Stage::Following { before_ns, since: now, measured: Measured::default() };
-        self.advised_ns = None;
+        self.advised_mean = RunningMean::default();
     }
 
     /// No lane of that way could be opened.
@@ -531,7 +547,7 @@ impl Choice {
         if !is_trial && way == self.home {
             // There is no way back.
             self.home = self.at;
-            self.mean_ns = None;
+            self.mean = RunningMean::default();
         }
         self.settle();
     }
@@ -549,7 +565,9 @@ impl Choice {
         let lost = std::mem::replace(&mut self.at, now_on);
         self.pause(lost, now);
         self.is_refused |= self.advised == Some(lost);
-        self.mean_ns = self.mean_ns.filter(|_| self.home == now_on);
+        if self.home != now_on {
+            self.mean = RunningMean::default();
+        }
         self.home = now_on;
         if !matches!(self.stage, Stage::Opening { .. }) {
             self.settle();
@@ -568,7 +586,7 @@ impl Choice {
         let Stage::Trial { way, begun, answered, measured } = self.stage else {
             return Step::Stay;
         };
-        let before_ns = self.mean_ns.unwrap_or(f64::MAX);
+        let before_ns = self.mean_ns().unwrap_or(f64::MAX);
         let unanswered_ns = (now - answered).as_nanos() as u64;
         let hangs = unanswered_ns >= HANGING_NS && unanswered_ns as f64 > HANGING * before_ns;
         let is_over = hangs || now >= begun.saturating_add_nanos(LONGEST_TRIAL_NS);
@@ -578,8 +596,7 @@ impl Choice {
                 return Step::Stay;
             }
             self.pause(way, now);
-            self.at = self.home;
-            self.settle();
+            self.return_home();
             return Step::Return { before_ns, now_ns: None };
         };
         let enough = match now_ns / before_ns {
@@ -590,14 +607,23 @@ impl Choice {
         if measured.answers < enough && !is_over {
             return Step::Stay;
         }
-        if now_ns < self.pace.gain * before_ns {
+        let has_gained = now_ns < self.pace.gain * self.noise.to_beat(before_ns);
+        let gains = if has_gained { self.ways[way].gains + 1 } else { 0 };
+        self.ways[way].gains = gains;
+        if has_gained && gains < self.noise.trials() {
+            self.try_again(way, now);
+            self.return_home();
+            return Step::Return { before_ns, now_ns: Some(now_ns) };
+        }
+        if has_gained {
             self.pause(self.home, now);
             let left = (self.home, before_ns);
             self.move_to(way);
             self.left = Some(left);
             let wait = now.saturating_add_nanos(self.pace.after_move_ns);
             self.ways.iter_mut().for_each(|way| way.next_trial = way.next_trial.max(wait));
-            self.mean_ns = Some(now_ns);
+            self.mean.note(measured);
+            self.noise.restart(now_ns);
             self.compared_ns = Some(now_ns);
             return Step::Keep { before_ns, now_ns };
         }
@@ -605,15 +631,26 @@ impl Choice {
             self.ways[way].pause_ns *= PAUSES_IF_FAR_WORSE;
         }
         self.pause(way, now);
-        self.compared_ns = self.mean_ns;
+        self.compared_ns = self.mean_ns();
+        self.return_home();
+        Step::Return { before_ns, now_ns: Some(now_ns) }
+    }
+
+    fn return_home(&mut self) {
         self.at = self.home;
         self.settle();
-        Step::Return { before_ns, now_ns: Some(now_ns) }
+    }
+
+    /// The way has gained, which is to be seen again before it counts.
+    fn try_again(&mut self, way: usize, now: Instant) {
+        let pause_ns = self.pace.first_pause_ns;
+        let pause_ns = pause_ns / 2 + self.roll() % pause_ns;
+        self.ways[way].next_trial = now.saturating_add_nanos(pause_ns);
     }
 
     fn move_to(&mut self, way: usize) {
         self.home = way;
-        self.mean_ns = None;
+        self.mean = RunningMean::default();
         self.left = None;
         self.settle();
     }
@@ -629,8 +666,9 @@ impl Choice {
     /// The way is not tried for a while, each time for longer.
     pub(super) fn pause(&mut self, way: usize, now: Instant) {
         let by_chance = self.roll();
+        let trials = u64::from(self.noise.trials());
         let way = &mut self.ways[way];
-        let pause_ns = way.pause_ns + by_chance % (way.pause_ns / 2);
+        let pause_ns = trials * way.pause_ns + by_chance % (way.pause_ns / 2);
         way.next_trial = now.saturating_add_nanos(pause_ns);
         way.pause_ns = (way.pause_ns * 2).min(LONGEST_PAUSE_NS);
     }
@@ -644,9 +682,9 @@ impl Choice {
     }
 }
 
-/// Whether calls take so much longer or shorter that the load is another one.
-fn is_other_load(ns: f64, before_ns: f64) -> bool {
-    !(1.0 / OTHER_LOAD..OTHER_LOAD).contains(&(ns / before_ns))
+/// Whether calls take so many times longer or shorter.
+fn is_apart(ns: f64, before_ns: f64, factor: f64) -> bool {
+    !(1.0 / factor..factor).contains(&(ns / before_ns))
 }
 
 #[cfg(test)]

@@ -306,6 +306,8 @@ impl ClientTransport for Hybrid {
     }
 
     fn arm(&mut self, waker: Option<&Waker>) -> Armed {
+        self.current.meter.sleep();
+        self.more_lanes().for_each(|lane| lane.meter.sleep());
         let armed = self.current.transport.arm(waker);
         let large = match &mut self.large {
             Some(Large { lane: Some(lane), .. }) => lane.transport.arm(waker),

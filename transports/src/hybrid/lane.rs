@@ -60,7 +60,7 @@ impl Lane {
     pub(super) fn poll(&mut self, now: Instant, sink: &mut dyn ReplySink) -> Progress {
         let Lane { transport, offset, meter, over, .. } = self;
         meter.begin_posted(now);
-        transport.poll(now, &mut LaneSink { sink, meter, over, offset: *offset, now })
+        transport.poll(now, &mut LaneSink { sink, meter, over, offset: *offset })
     }
 }
 
@@ -70,7 +70,6 @@ struct LaneSink<'a> {
     meter: &'a mut Meter,
     over: &'a mut Option<TransportFailure>,
     offset: u32,
-    now: Instant,
 }
 
 impl LaneSink<'_> {
@@ -82,7 +81,7 @@ impl LaneSink<'_> {
 
 impl ReplySink for LaneSink<'_> {
     fn reply(&mut self, slot: SlotId, message: Message<'_>) {
-        self.meter.end(slot, self.now);
+        self.meter.end(slot);
         self.meter.advice = advice_in(&message);
         self.sink.reply(self.outer(slot), message);
     }

@@ -15,6 +15,7 @@ mod lane;
 mod large;
 mod meter;
 mod moves;
+mod noise;
 mod planted;
 mod sizes;
 #[cfg(test)]

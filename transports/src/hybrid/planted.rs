@@ -43,14 +43,13 @@ pub(super) fn poll_other(
         return other.poll(now, sink);
     }
     let offset = other.offset;
-    other.poll(now, &mut Mistaking { sink, current, offset, now })
+    other.poll(now, &mut Mistaking { sink, current, offset })
 }
 
 struct Mistaking<'a> {
     sink: &'a mut dyn ReplySink,
     current: &'a mut Lane,
     offset: u32,
-    now: Instant,
 }
 
 impl ReplySink for Mistaking<'_> {
@@ -58,7 +57,7 @@ impl ReplySink for Mistaking<'_> {
         match self.current.meter.under_way_at(slot.index - self.offset) {
             None => self.sink.reply(slot, message),
             Some(mistaken) => {
-                self.current.meter.end(mistaken, self.now);
+                self.current.meter.end(mistaken);
                 let index = mistaken.index + self.current.offset;
                 self.sink.reply(SlotId { index, ..mistaken }, message);
             }

@@ -293,3 +293,32 @@ fn the_other_lane_is_left_before_a_third_way_is_gone() {
     assert_eq!(run.choice.look(calls, Lanes::Two(1), run.now), Step::Leave);
     assert_eq!(run.choice.look(calls, Lanes::Two(2), run.now), Step::Go(2));
 }
+
+/// A client that shares its core with others, whose thread has it for some looks: it makes many calls then, and few otherwise, whatever way
+/// they take.
+fn on_a_shared_core(run: &mut Run, looks: u32, per_call_ns: impl Fn(usize) -> f64) -> u32 {
+    let (mut dice, moves) = (7u64, run.moves);
+    for _ in 0..looks {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (answers, held_up_ns) =
+            [(4, 20_000.0), (4, 10_000.0), (8, 15_000.0), (500, 0.0)][(dice >> 62) as usize];
+        run.look(answers, |way| per_call_ns(way) + held_up_ns);
+    }
+    run.moves - moves
+}
+
+#[test]
+fn what_a_shared_core_does_moves_hardly_a_client() {
+    let moves: u32 =
+        (1..20).map(|seed| on_a_shared_core(&mut Run::new(5, seed), 20_000, |_| 2700.0)).sum();
+    assert!(moves <= 2 * 19, "{moves} moves of 19 clients in 10 s");
+}
+
+#[test]
+fn a_better_way_is_found_on_a_shared_core() {
+    for seed in 1..20 {
+        let mut run = Run::new(3, seed);
+        on_a_shared_core(&mut run, 4_000, |way| [5000.0, 1000.0, 5000.0][way]);
+        assert_eq!(run.choice.home(), 1, "{seed}");
+    }
+}
