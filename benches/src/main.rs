@@ -123,7 +123,7 @@ struct CompareOptions {
     /// The device under the backends: `shm`, an RDMA device such as `rxe0`, or `sim`, a simulated rack
     #[arg(long, default_value = "shm")]
     device: String,
-    /// `all`, or some, such as `write_imm,datagram`; ratios are to the first
+    /// Some, such as `write_imm,datagram`, `all`, or `all,hybrid` for connections that move among them; ratios are to the first
     #[arg(long, default_value = "all", value_parser = parse_backends)]
     backends: Backends,
     /// Connections: one thread each on a rack, otherwise all driven by one thread

@@ -6,7 +6,6 @@ mod report;
 
 use anyhow::{Result, ensure};
 use farcall_transports::datagram::Optimization;
-use farcall_transports::registry;
 
 use crate::compare::{self, Contender};
 
@@ -33,8 +32,7 @@ fn contender(name: String, without: &[Optimization]) -> Contender {
         true => String::new(),
         false => format!("&without={}", names.join(",")),
     };
-    let backend = registry::find("datagram").unwrap_or(registry::default_backend());
-    Contender { name, backend, options }
+    Contender { name, backend: "datagram", options }
 }
 
 /// All configurations: with everything; without one of each; from nothing to everything; without the safety

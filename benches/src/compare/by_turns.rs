@@ -174,5 +174,5 @@ fn rest(control: &mut EchoPollClient) -> Result<Pending<bool>> {
 fn address(options: &Options, contender: &Contender, workload: Workload) -> String {
     let how = contender.address_options(workload.size);
     let how = format!("{how}&window={}", workload.slots());
-    crate::address::local(&options.device, contender.backend.name(), &how)
+    crate::address::local(&options.device, contender.backend, &how)
 }

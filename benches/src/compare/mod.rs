@@ -11,7 +11,8 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use farcall_transports::{Backend, registry};
+use farcall_transports::hybrid::NAME as HYBRID;
+use farcall_transports::registry;
 use farcall_verbs::Device;
 
 use self::report::{Cell, CompareReport};
@@ -57,20 +58,20 @@ pub struct Options {
     pub rack: RackOptions,
 }
 
-/// A backend, possibly without some optimizations.
+/// A backend, possibly without some optimizations, or connections that move among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contender {
     /// The name in tables.
     pub name: String,
-    /// The backend.
-    pub backend: &'static dyn Backend,
+    /// What its addresses call the backend.
+    pub backend: &'static str,
     /// Options of its addresses, each after a `&`.
     pub options: String,
 }
 
-impl From<&'static dyn Backend> for Contender {
-    fn from(backend: &'static dyn Backend) -> Contender {
-        Contender { name: backend.name().to_owned(), backend, options: String::new() }
+impl From<&'static str> for Contender {
+    fn from(backend: &'static str) -> Contender {
+        Contender { name: backend.to_owned(), backend, options: String::new() }
     }
 }
 
@@ -91,18 +92,25 @@ pub struct RackOptions {
     pub server_threads: Option<usize>,
 }
 
-/// Parses a list of backends: `all`, or names such as `write_imm,datagram`.
+/// Parses a list of backends, such as `write_imm,datagram` or `all,hybrid`.
 pub fn backends(list: &str) -> Result<Vec<Contender>, String> {
-    if list == "all" {
-        return Ok(registry::ALL.iter().copied().map(Contender::from).collect());
+    let mut contenders: Vec<Contender> = Vec::new();
+    for name in list.split(',').map(str::trim) {
+        match registry::find(name) {
+            Some(backend) => contenders.push(backend.name().into()),
+            None if name == HYBRID => contenders.push(HYBRID.into()),
+            None if name == "all" => {
+                contenders.extend(registry::ALL.iter().map(|backend| backend.name().into()));
+            }
+            None => {
+                let known = registry::names().join(", ");
+                return Err(format!(
+                    "no backend is called `{name}`; known are: {known}, `all` for each of them, and `{HYBRID}`"
+                ));
+            }
+        }
     }
-    let of_name = |name: &str| {
-        registry::find(name.trim()).map(Contender::from).ok_or_else(|| {
-            let known = registry::names().join(", ");
-            format!("no backend is called `{name}`; known are: {known}, and `all` for each of them")
-        })
-    };
-    list.split(',').map(of_name).collect()
+    Ok(contenders)
 }
 
 /// Runs the comparison. The calling thread runs the clients, on their core.
@@ -230,8 +238,11 @@ mod tests {
     #[test]
     fn lists_of_backends_are_parsed_and_unknown_names_are_reported() {
         let all = backends("all").unwrap();
-        assert!(all.iter().map(|one| one.backend).eq(registry::ALL.iter().copied()));
+        assert!(all.iter().map(|one| one.backend).eq(registry::names()));
         assert_eq!(backends("datagram, write_imm").unwrap()[1].name, "write_imm");
+        let and_hybrid = backends("all,hybrid").unwrap();
+        assert_eq!(and_hybrid.len(), all.len() + 1);
+        assert_eq!(and_hybrid[all.len()].name, "hybrid");
         let error = backends("datagram,pigeon").unwrap_err();
         assert!(error.contains("`pigeon`") && error.contains("write_imm, datagram"), "{error}");
     }

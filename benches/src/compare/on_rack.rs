@@ -71,7 +71,7 @@ impl OnRack {
         let run = |contender: &Contender| {
             let point = self.point(workload);
             let how = contender.address_options(size);
-            let how = format!("backend={}&{how}", contender.backend.name());
+            let how = format!("backend={}&{how}", contender.backend);
             let measured = rack_calls::measure(&Point { options: how, ..point });
             let run = measured.map(|measured| Run {
                 calls: measured.calls,
