@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use farcall_core::time::Instant;
 use farcall_core::transport::{Adviser, ThreadLoad};
 
+use super::budget::Budget;
 use super::choice::{Choice, Lanes, Measured, Pace, Step};
 use super::experience::{Experience, Features, Present};
 
@@ -62,6 +63,8 @@ static OF_SERVER: Pace = Pace {
     gain: 0.93,
     far_worse_from: WORSE,
     in_order: true,
+    // Its trials end after a look if they harm.
+    budget: Budget::new(u64::MAX, 1.0),
     // Its looks are of all clients.
     has_noise: false,
     least: 1,

@@ -13,6 +13,7 @@
 
 use farcall_core::time::Instant;
 
+use super::budget::Budget;
 use super::noise::{Noise, RunningMean};
 use super::trust::{Trust, is_boundless};
 
@@ -39,6 +40,9 @@ const PAUSES_IF_FAR_WORSE: u64 = 4;
 /// The longest pause after a trial that has gained nothing.
 const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
 
+/// A way that takes so many times as long need not be tried for longer than what shows anything.
+const HOPELESS: f64 = 2.0;
+
 /// How quickly and how often ways are tried.
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -58,6 +62,8 @@ pub(super) struct Pace {
     pub(super) far_worse_from: f64,
     /// Ways are tried in their order. Otherwise one that is due is taken by chance.
     pub(super) in_order: bool,
+    /// What trials may cost.
+    pub(super) budget: Budget,
     /// Looks are compared with how far they are apart: the thread may have no core for a while.
     pub(super) has_noise: bool,
     /// Answers without which a trial shows nothing, however long it was.
@@ -78,6 +84,7 @@ pub(super) static OF_CLIENT: Pace = Pace {
     gain: 0.9,
     far_worse_from: FAR_WORSE,
     in_order: false,
+    budget: Budget::new(5_000_000, 0.01),
     has_noise: true,
     least: 8,
     far_worse: 32,
@@ -190,6 +197,8 @@ pub(super) struct Choice {
     is_refused: bool,
     next_advised: Instant,
     trust: Trust,
+    /// What trials may cost at present.
+    budget: Budget,
     /// The time per call at home.
     mean: RunningMean,
     /// How far looks at home are from it.
@@ -227,6 +236,7 @@ impl Choice {
             is_refused: false,
             next_advised: Instant::ZERO,
             trust,
+            budget: pace.budget,
             mean: RunningMean::default(),
             noise: Noise::default(),
             advised_mean: RunningMean::default(),
@@ -334,7 +344,8 @@ impl Choice {
     /// A way is to be tried. While the server advises one, it is the server that tries: what each client alone finds best need not be
     /// best for all.
     pub(super) fn is_due(&self, way: usize, now: Instant) -> bool {
-        self.followed().is_none() && way != self.home && self.ways[way].next_trial <= now
+        let may_try = self.followed().is_none() && self.budget.is_left();
+        may_try && way != self.home && self.ways[way].next_trial <= now
     }
 
     /// Decides what to do, by what was measured of the lane that new calls take.
@@ -434,6 +445,7 @@ impl Choice {
     /// Notes a look at home. Whether there were calls.
     fn note(&mut self, measured: Measured, now: Instant) -> bool {
         let Some(latest) = measured.per_call_ns() else { return false };
+        self.budget.earn(now);
         let before = self.mean_ns();
         let weight = self.mean.weight(measured);
         // One look alone may have been held up by the machine. What two in a row are far above is the mean of another load.
@@ -587,6 +599,7 @@ impl Choice {
             return Step::Stay;
         };
         let before_ns = self.mean_ns().unwrap_or(f64::MAX);
+        let tried_ns = (now - begun).as_nanos() as u64;
         let unanswered_ns = (now - answered).as_nanos() as u64;
         let hangs = unanswered_ns >= HANGING_NS && unanswered_ns as f64 > HANGING * before_ns;
         let is_over = hangs || now >= begun.saturating_add_nanos(LONGEST_TRIAL_NS);
@@ -595,6 +608,7 @@ impl Choice {
             if !is_over {
                 return Step::Stay;
             }
+            self.budget.lose(tried_ns, f64::INFINITY);
             self.pause(way, now);
             self.return_home();
             return Step::Return { before_ns, now_ns: None };
@@ -602,11 +616,13 @@ impl Choice {
         let enough = match now_ns / before_ns {
             ratio if ratio < self.pace.gain => self.pace.better,
             ratio if ratio < self.pace.far_worse_from => self.pace.no_better,
-            _ => self.pace.far_worse,
+            ratio if ratio < HOPELESS || self.noise.trials() > 1 => self.pace.far_worse,
+            _ => self.pace.least,
         };
         if measured.answers < enough && !is_over {
             return Step::Stay;
         }
+        self.budget.lose(tried_ns, now_ns / before_ns);
         let has_gained = now_ns < self.pace.gain * self.noise.to_beat(before_ns);
         let gains = if has_gained { self.ways[way].gains + 1 } else { 0 };
         self.ways[way].gains = gains;

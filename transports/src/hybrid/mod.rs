@@ -8,6 +8,7 @@
 //! How a lane is opened is the caller's: over sockets by a thread, on a simulated rack in virtual time.
 
 mod adviser;
+mod budget;
 mod choice;
 mod client;
 mod experience;
