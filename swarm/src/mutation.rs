@@ -42,7 +42,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 30] = [
+    pub const ALL: [Mutation; 31] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -57,6 +57,7 @@ impl Mutation {
         Mutation::WriteImm(Bug::UncheckedLength),
         Mutation::WriteImm(Bug::Core(CoreBug::UncheckedQuota)),
         Mutation::Rfp(Bug::UncheckedLap),
+        Mutation::Rfp(Bug::BelievedFirstWord),
         Mutation::Rfp(Bug::SkippedDrain),
         Mutation::Rfp(Bug::OvertakenOperation),
         Mutation::Scale(Bug::EarlySwitch),
@@ -102,6 +103,7 @@ impl Mutation {
                 Bug::Core(CoreBug::UncheckedQuota) => "unchecked-quota",
                 Bug::Core(CoreBug::QuotaOfLanes) => "quota-of-lanes",
                 Bug::UncheckedLap => "unchecked-lap",
+                Bug::BelievedFirstWord => "believed-first-word",
                 Bug::SkippedDrain => "skipped-drain",
                 Bug::OvertakenOperation => "overtaken-operation",
                 Bug::EarlySwitch => "early-switch",

@@ -44,9 +44,11 @@ pub(crate) fn rack_config(seed: u64) -> SimConfig {
         .ddio(dice.once_in(2))
         .eadr(dice.once_in(4))
         .dirty_lines(dice.magnitude(4, 1 << 12) as usize);
-    // Of another generator, so that it changes no other draw.
+    // Of other generators, so that they change no other draw.
     let gap_ns = Dice::new(seed, 16).magnitude(50, 2 * US);
     let config = config.atomic_gap(Duration::from_nanos(gap_ns));
+    let reads_words_in_any_order = Dice::new(seed, 17).once_in(2);
+    let config = config.reads_words_in_any_order(reads_words_in_any_order);
     config.durability(durability).faults(rates(dice))
 }
 

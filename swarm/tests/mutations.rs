@@ -141,6 +141,12 @@ fn a_line_of_any_lap_is_found() {
 }
 
 #[test]
+fn a_torn_line_that_is_taken_for_whole_is_found() {
+    let signs = ["malformed message", "is not linearizable", "that were never put"];
+    is_found_in_rfp(Bug::BelievedFirstWord, &signs);
+}
+
+#[test]
 fn responses_left_behind_in_a_switch_are_found() {
     is_found_in_rfp(Bug::SkippedDrain, &["deadline passed", "did not end in time"]);
 }

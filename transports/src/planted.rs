@@ -22,6 +22,8 @@ pub enum Bug {
     UncheckedLength,
     /// `rfp`: the client takes a line for new whatever lap it is of.
     UncheckedLap,
+    /// `rfp`: the client takes a line of the lap for whole, also where a READ sees the words of a line in any order.
+    BelievedFirstWord,
     /// `rfp`: the client stops fetching as soon as the server says that it sends.
     SkippedDrain,
     /// `rfp`: the server takes a request before the operations that were sent before it.

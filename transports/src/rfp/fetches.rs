@@ -50,7 +50,7 @@ impl Fetches {
         looks: bool,
         switch: Switch,
     ) -> Fetches {
-        let Places { window, slot_bytes, most_lines } = *places;
+        let Places { window, slot_bytes, most_lines, .. } = *places;
         Fetches {
             writes,
             looks,
@@ -59,7 +59,7 @@ impl Fetches {
             responses,
             long_at: u64::from(ring_lines(window, most_lines)) * LINE_BYTES as u64,
             long_stride: stride(slot_bytes).into(),
-            reader: Reader::new(window, slot_bytes, most_lines),
+            reader: Reader::new(places),
             switch,
             reads: 0,
             last_empty_read: None,

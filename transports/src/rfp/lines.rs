@@ -3,7 +3,8 @@
 //! The server leaves its responses there in the order in which they are made, each from a new line on. Each line begins with a
 //! word that says which lap of the ring it belongs to; the word is stored after the rest of its line. A NIC reads a line
 //! as a whole, and a device in memory its first word before the rest, so a line with the word of the lap is whole too, whatever of
-//! the others was still missing (FaRM, NSDI 2014, section 4.1, has a version per line too).
+//! the others was still missing (FaRM, NSDI 2014, section 4.1, has a version per line too). Of a device that promises neither, a second READ
+//! has to [confirm](super::shown) it.
 //!
 //! A ring for two messages of each slot never overtakes its reader: a slot has at most a response and the notice that its
 //! request was dropped, or a grant and that notice, and is used again only after the client has read the last of them.

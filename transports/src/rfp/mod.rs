@@ -12,7 +12,8 @@
 //!    the response in a ring of cache lines: responses of one connection stand there one behind the other.
 //! 4. When the request has arrived, the client READs the ring from where it has come to. One READ brings all responses that are
 //!    ready, as far as it asks for. Each line tells by its lap whether it is new, so a READ that comes too early, or
-//!    while the server writes, is seen, and done again.
+//!    while the server writes, is seen, and done again. Where a READ sees the words of a line in any order (Soft-RoCE), a response is
+//!    taken from the second READ that brings its first word.
 //! 5. A response too long for the ring waits in its slot's own place, and a second READ brings it.
 //! 6. The response is what frees the slot: also that of a call that was given up. It carries the generation of its request.
 //!
@@ -57,6 +58,7 @@ mod reader;
 mod responses;
 mod service_time;
 mod setup;
+mod shown;
 mod switch;
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use farcall_core::time::{Instant, PollAt};
 
 use super::fetch_size::FetchSize;
 use super::lines::{Cursor, LINE_BYTES, Line, MOST_LINES_PER_READ, join, lines_of, ring_lines};
+use super::setup::Places;
+use super::shown::Shown;
 use crate::rendezvous::server::Misbehaved;
 use crate::slots::carrier::MOST_PROBES;
 
@@ -66,6 +68,7 @@ pub(super) enum Message {
 #[derive(Debug)]
 pub(super) struct Reader {
     cursor: Cursor,
+    shown: Shown,
     most: u32,
     /// Slots of the window, and bytes of a slot: what the server may name.
     window: u32,
@@ -91,9 +94,11 @@ pub(super) struct Reader {
 const NAMELESS: Misbehaved = "a line that no response begins with";
 
 impl Reader {
-    pub(super) fn new(window: u32, slot_bytes: u32, most: u32) -> Reader {
+    pub(super) fn new(places: &Places) -> Reader {
+        let Places { window, slot_bytes, most_lines: most, first_word_first } = *places;
         Reader {
             cursor: Cursor::new(ring_lines(window, most)),
+            shown: Shown::new(first_word_first),
             most,
             window,
             slot_bytes,
@@ -198,9 +203,9 @@ impl Reader {
         if self.pace != Pace::Now {
             return None;
         }
-        // As many as twice those that were ready the last time.
+        // As many as twice those that were ready the last time, behind those that were shown.
         let responses = (2 * self.run).clamp(1, responses.max(1));
-        let lines = (responses * self.size.lines()).max(self.need);
+        let lines = (responses * self.size.lines()).max(self.need) + self.shown.lines();
         let most = (most / LINE_BYTES).min(MOST_LINES_PER_READ as usize) as u32;
         let lines = lines.min(most).min(self.cursor.left());
         let late_at = now.saturating_add_nanos(self.late_nanos());
@@ -216,9 +221,14 @@ impl Reader {
         at: &mut usize,
     ) -> Result<Option<Message>, Misbehaved> {
         let Some(rest) = bytes.get_mut(*at..) else { return Ok(None) };
-        match Line::of_lap(rest, self.cursor.lap) {
-            None => Ok(None),
-            Some(Line::First { slot, len }) => {
+        let Some(line) = Line::of_lap(rest, self.cursor.lap) else { return Ok(None) };
+        if !self.shown.is_whole() {
+            self.shown.show(rest, self.cursor.lap);
+            self.has_advanced = true;
+            return Ok(None);
+        }
+        match line {
+            Line::First { slot, len } => {
                 let (lines, len) = (lines_of(len as usize), len as usize);
                 if slot >= self.window || lines > self.most || lines > self.cursor.left() {
                     return Err(NAMELESS);
@@ -235,29 +245,35 @@ impl Reader {
                 let joined = join(message, len);
                 let found = *at + joined.start..*at + joined.end;
                 *at += lines as usize * LINE_BYTES;
-                self.cursor.advance(lines);
+                self.advance(lines);
                 self.need = 1;
                 self.size.note(lines);
                 Ok(Some(Message::Here { slot, bytes: found }))
             }
-            Some(Line::Elsewhere { slot, len }) => {
+            Line::Elsewhere { slot, len } => {
                 if slot >= self.window || len > self.slot_bytes {
                     return Err(NAMELESS);
                 }
                 *at += LINE_BYTES;
-                self.cursor.advance(1);
+                self.advance(1);
                 self.long.push_back((slot, len));
                 Ok(Some(Message::Elsewhere))
             }
             // The bytes end with the ring at the latest.
-            Some(Line::Skip) if self.cursor.line > 0 => {
-                self.cursor.advance(self.cursor.left());
+            Line::Skip if self.cursor.line > 0 => {
+                self.advance(self.cursor.left());
                 self.has_advanced = true;
                 *at = bytes.len();
                 Ok(None)
             }
-            Some(Line::Rest | Line::Skip) => Err(NAMELESS),
+            Line::Rest | Line::Skip => Err(NAMELESS),
         }
+    }
+
+    #[inline]
+    fn advance(&mut self, lines: u32) {
+        self.cursor.advance(lines);
+        self.shown.advance(lines);
     }
 
     /// The lines of a READ have been looked at: so many messages were there. `true`: it has brought something.

@@ -54,7 +54,7 @@ impl Responses {
         looks: bool,
         site: &Site,
     ) -> Responses {
-        let Places { window, slot_bytes, most_lines } = *places;
+        let Places { window, slot_bytes, most_lines, .. } = *places;
         Responses {
             writes,
             looks,

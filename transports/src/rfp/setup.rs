@@ -31,14 +31,16 @@ pub(super) struct Places {
     pub(super) slot_bytes: u32,
     /// Lines of the longest response that waits in the ring.
     pub(super) most_lines: u32,
+    /// A READ of the server's device sees the first word of each line no later than the rest.
+    pub(super) first_word_first: bool,
 }
 
 impl Places {
-    pub(super) fn new(terms: &Terms, fetch_bytes: u32) -> Places {
+    pub(super) fn new(terms: &Terms, fetch_bytes: u32, first_word_first: bool) -> Places {
         // A READ fills one buffer of a slot.
         let most = (MAX_LINES as u32).min(terms.slot / LINE_BYTES as u32);
         let most_lines = (fetch_bytes / LINE_BYTES as u32).clamp(1, most);
-        Places { window: terms.window, slot_bytes: terms.slot, most_lines }
+        Places { window: terms.window, slot_bytes: terms.slot, most_lines, first_word_first }
     }
 
     /// Bytes of the ring, and of a place for each slot.
@@ -59,6 +61,8 @@ struct ServerSetup {
     most_lines: u32,
     /// The server looks for requests; otherwise each has to come with an immediate.
     looks: bool,
+    /// That of its [places](Places::first_word_first).
+    first_word_first: bool,
 }
 
 /// Connects a client to the server that gave this answer.
@@ -69,9 +73,10 @@ pub(super) fn connect(
     switch: Switch,
 ) -> Result<(Link<Fetches>, ProtectionDomain), SetupError> {
     let Answer { terms, setup, timeout } = *answer;
-    let ServerSetup { cells, responses, most_lines, looks } = decode(setup)?;
-    let places = Places { most_lines, ..Places::new(terms, 0) };
-    let is_possible = (1..=Places::new(terms, u32::MAX).most_lines).contains(&most_lines);
+    let ServerSetup { cells, responses, most_lines, looks, first_word_first } = decode(setup)?;
+    let longest = Places::new(terms, u32::MAX, first_word_first);
+    let places = Places { most_lines, ..longest };
+    let is_possible = (1..=longest.most_lines).contains(&most_lines);
     if !is_possible || responses.len < places.bytes() {
         return Err(SetupError::Misbehaved("its ring of responses is too small"));
     }
@@ -108,7 +113,7 @@ impl MakeEnds for Ends {
         // The server looks for the end of a request, so requests land in order.
         let cells = pd.alloc_shared_on_demand(bytes as usize, Access::REMOTE_WRITE)?;
         let port = Port::open_in(pd, cells, device, queue, terms, id.number)?;
-        let places = Places::new(terms, *fetch_bytes);
+        let places = Places::new(terms, *fetch_bytes, device.caps().reads_first_word_first);
         let region =
             port.pd().alloc_shared_on_demand(places.bytes() as usize, Access::REMOTE_READ)?;
         let looks = lands_in_order(device.caps());
@@ -117,6 +122,7 @@ impl MakeEnds for Ends {
             responses: region.remote(),
             most_lines: places.most_lines,
             looks,
+            first_word_first: places.first_word_first,
         };
         let setup = postcard::to_allocvec(&setup).unwrap_or_default();
         let connected = port.connect(device, terms, theirs, Side::Server, timeout)?;

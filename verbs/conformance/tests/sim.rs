@@ -1,5 +1,5 @@
 //! The suite on the simulated rack: with WRITEs that land at once, with WRITEs and READs piece by piece in any order and peers' atomics
-//! that are not atomic with the CPU's, and with loss and delay.
+//! that are not atomic with the CPU's, with READs word by word in any order, and with loss and delay.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,6 +18,10 @@ fn main() -> ExitCode {
     Harness::new()
         .suite("at_once", Simulated::new(1))
         .suite("in_any_order", Simulated::new(2).config(any_order()))
+        .suite(
+            "words_in_any_order",
+            Simulated::new(4).config(any_order().reads_words_in_any_order(true)),
+        )
         .suite("loss_and_delay", lossy)
         .run()
 }

@@ -18,7 +18,7 @@ pub enum Landing {
     /// ordering](crate::Access::RELAXED_ORDERING).
     LeftToRight,
     /// Piece by piece in any order; the device reports [`Unordered`](crate::WriteOrder::Unordered). A READ reads piece by piece in any order
-    /// too, a cache line as a whole.
+    /// too, a cache line as a whole unless [`reads_words_in_any_order`](SimConfig::reads_words_in_any_order).
     AnyOrder,
 }
 
@@ -107,6 +107,9 @@ pub struct SimConfig {
     pub costs: Costs,
     /// How WRITEs land, and in which order READs read.
     pub landing: Landing,
+    /// A READ reads word by word (8 bytes) in any order, as Soft-RoCE does; the device reports
+    /// [`reads_first_word_first`](crate::Capabilities::reads_first_word_first) as `false`.
+    pub reads_words_in_any_order: bool,
     /// How long a peer's atomic takes between its load of the word and its store. What the owner's CPU or a WRITE does to the word meanwhile
     /// is lost, as on a NIC whose atomics are atomic with each other only. 0: they are atomic with the CPU as well (`IBV_ATOMIC_GLOB`).
     pub atomic_gap: Duration,
@@ -132,6 +135,7 @@ impl Default for SimConfig {
         SimConfig {
             costs: Costs::default(),
             landing: Landing::AtOnce,
+            reads_words_in_any_order: false,
             atomic_gap: Duration::ZERO,
             visibility: Visibility::CompletionMeansVisible,
             late: Duration::ZERO,
@@ -153,6 +157,12 @@ impl SimConfig {
     /// Sets [`landing`](SimConfig::landing).
     pub fn landing(mut self, landing: Landing) -> Self {
         self.landing = landing;
+        self
+    }
+
+    /// Sets [`reads_words_in_any_order`](SimConfig::reads_words_in_any_order).
+    pub fn reads_words_in_any_order(mut self, any_order: bool) -> Self {
+        self.reads_words_in_any_order = any_order;
         self
     }
 

@@ -46,7 +46,8 @@
 //! region that is deregistered first an access error at once. A destroyed queue pair makes no completions for its posted work; one in error
 //! flushes it. A [paused](Fault::PauseNode) node's NIC goes on.
 //!
-//! With [`Landing::AnyOrder`], WRITEs and READs of several cache lines meet memory line by line in any order. With an
+//! With [`Landing::AnyOrder`], WRITEs and READs of several cache lines meet memory line by line in any order. With
+//! [`reads_words_in_any_order`](SimConfig::reads_words_in_any_order), READs meet it word by word. With an
 //! [`atomic_gap`](SimConfig::atomic_gap), peers' atomics are atomic with each other only, and not with the owner's CPU.
 //!
 //! # Dynamic connections

@@ -147,7 +147,7 @@ pub(super) fn capabilities(config: &SimConfig) -> Capabilities {
         flush: true,
         max_mw: MAX_WINDOWS,
         window_bounds: true,
-        reads_first_word_first: true,
+        reads_first_word_first: !config.reads_words_in_any_order,
         invalidation_waits: true,
         persistent_memory: true,
         wait: true,

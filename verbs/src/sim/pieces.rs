@@ -1,4 +1,4 @@
-//! The pieces in which a long message meets memory: cache lines of the responder, or several lines at a time.
+//! The pieces in which a message meets memory: cache lines of the responder, or several lines at a time; words where a device reads so.
 
 use std::ops::Range;
 
@@ -10,6 +10,12 @@ const MAX_PIECES: usize = 64;
 
 /// The smallest piece: a cache line.
 const LINE_BYTES: usize = 64;
+
+/// The smallest piece of a READ whose words are read in any order.
+const WORD_BYTES: usize = 8;
+
+/// The most pieces of such a READ: the words of 4 KiB.
+const MAX_WORDS: usize = 512;
 
 /// The fewest pieces that a piece may be ahead of its turn in [`Landing::AnyOrder`].
 const LEAST_REACH: u64 = 4;
@@ -25,12 +31,18 @@ pub(super) struct Pieces {
 
 impl Pieces {
     pub(super) fn of(addr: u64, len: u64) -> Pieces {
-        let len = len as usize;
-        let bytes = match len.div_ceil(MAX_PIECES) {
-            ..=LINE_BYTES => LINE_BYTES,
-            long => long.next_power_of_two(),
-        };
-        let lead = if bytes == LINE_BYTES { (addr % LINE_BYTES as u64) as usize } else { 0 };
+        Pieces::at_least(LINE_BYTES, MAX_PIECES, addr, len as usize)
+    }
+
+    /// Of a READ whose words are read in any order.
+    pub(super) fn words_of(addr: u64, len: u64) -> Pieces {
+        Pieces::at_least(WORD_BYTES, MAX_WORDS, addr, len as usize)
+    }
+
+    /// Pieces of `least` bytes, or longer ones where there would be more than `most`.
+    fn at_least(least: usize, most: usize, addr: u64, len: usize) -> Pieces {
+        let bytes = len.div_ceil(most).next_power_of_two().max(least);
+        let lead = if bytes == least { (addr % least as u64) as usize } else { 0 };
         Pieces { len, bytes, lead }
     }
 
@@ -82,6 +94,18 @@ mod tests {
             }
         }
         assert_eq!(Pieces::of(0, 0).count(), 0);
+    }
+
+    #[test]
+    fn words_are_whole_words_of_memory_up_to_4_kib() {
+        for (addr, len, pieces) in
+            [(0, 64, 8), (8, 64, 8), (4, 64, 9), (0, 4096, 512), (0, 8192, 512)]
+        {
+            let words = Pieces::words_of(addr, len);
+            assert_eq!(words.count(), pieces, "{len} at {addr}");
+            assert_eq!(words.range(0).start, 0);
+            assert_eq!(words.range(pieces as u32 - 1).end as u64, len);
+        }
     }
 
     #[test]

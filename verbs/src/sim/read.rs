@@ -1,6 +1,6 @@
 //! READs: requests that are answered with bytes of memory.
 
-use super::config::Landing as How;
+use super::config::{Landing as How, SimConfig};
 use super::delivery::Outcome;
 use super::event::{Answer, Event};
 use super::memory::Found;
@@ -18,7 +18,7 @@ impl World {
             return Outcome::Refused(Answer::AccessError);
         };
         self.push_queue(to.node);
-        let pieces = Pieces::of(remote.addr, remote.len);
+        let pieces = self.pieces_of_read(remote);
         if self.reads_slowly(&pieces) {
             self.read_slowly(index, found, pieces);
         } else {
@@ -27,14 +27,22 @@ impl World {
         Outcome::Answered
     }
 
+    fn pieces_of_read(&self, remote: RemoteSlice) -> Pieces {
+        match self.config.reads_words_in_any_order {
+            true => Pieces::words_of(remote.addr, remote.len),
+            false => Pieces::of(remote.addr, remote.len),
+        }
+    }
+
     /// Whether the pieces of a READ are read one after the other.
     fn reads_slowly(&self, pieces: &Pieces) -> bool {
-        self.config.landing == How::AnyOrder && pieces.count() > 1
+        let SimConfig { landing, reads_words_in_any_order, .. } = self.config;
+        (landing == How::AnyOrder || reads_words_in_any_order) && pieces.count() > 1
     }
 
     /// How long a READ may take, from its delivery on, until its last piece is read.
     pub(super) fn reading_ns(&self, remote: RemoteSlice) -> u64 {
-        let pieces = Pieces::of(remote.addr, remote.len);
+        let pieces = self.pieces_of_read(remote);
         if self.reads_slowly(&pieces) {
             self.config.costs.landing(pieces.count() as u64) + 1
         } else {

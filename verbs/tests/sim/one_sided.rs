@@ -240,6 +240,34 @@ fn a_long_read_sees_its_lines_in_any_order() {
     assert!(torn > 90 && reordered > 90, "{torn} torn, {reordered} out of order");
 }
 
+/// The owner stores the first word of the line last.
+#[test]
+fn a_read_sees_the_words_of_a_line_in_any_order_where_the_device_says_so() {
+    let torn = |config: SimConfig| {
+        let (mut sim, mut a, b) = two(4, config, QpType::Rc);
+        let into = a.pd.alloc_shared(64, Access::empty()).unwrap();
+        let there = b.region.remote().slice(0, 64).unwrap();
+        let (mut torn, mut version) = (0, 0);
+        for _ in 0..100 {
+            a.post(WorkRequest::read(into.slice(0, 64), there).signaled(1));
+            while a.completions().is_empty() {
+                version += 1;
+                (0..8).rev().for_each(|word| b.region.store_release_u64(8 * word, version));
+                assert!(sim.step());
+            }
+            let first = into.load_u64(0);
+            torn += u32::from((1..8).any(|word| into.load_u64(8 * word) < first));
+        }
+        (a.device.caps().reads_first_word_first, torn)
+    };
+    for landing in LANDINGS {
+        let config = SimConfig::default().landing(landing);
+        assert_eq!(torn(config.clone()), (true, 0), "{landing:?}");
+        let (first_word_first, torn) = torn(config.reads_words_in_any_order(true));
+        assert!(!first_word_first && torn > 50, "{landing:?}: {torn} torn");
+    }
+}
+
 #[test]
 fn two_reads_are_no_snapshot() {
     let (mut sim, mut a, b) = two(1, SimConfig::default(), QpType::Rc);

@@ -74,6 +74,13 @@ mod racks {
         NO_FAULTS,
         LANDING_IN_ANY_ORDER,
         LOSS_AND_DELAY,
+        // A line is whole when a second READ has brought it.
+        RackVariant {
+            name: "words_in_any_order",
+            options: "",
+            config: || SimConfig::default().reads_words_in_any_order(true),
+            shared: false,
+        },
         // Fetches that fail once end fetching, and one quick call begins it: modes change all the time.
         RackVariant {
             name: "restless",
