@@ -14,7 +14,6 @@ use super::responses::Responses;
 use super::switch::Switch;
 use crate::contract::{Answer, NewClient, SetupError, Terms};
 use crate::kit::device_channel::DeviceChannel;
-use crate::kit::setup::decode;
 use crate::slots::accept::{MadeEnd, MakeEnds};
 use crate::slots::link::{Link, stride};
 use crate::slots::writes::setup::{Port, Side, Sizes};
@@ -61,8 +60,22 @@ struct ServerSetup {
     most_lines: u32,
     /// The server looks for requests; otherwise each has to come with an immediate.
     looks: bool,
-    /// That of its [places](Places::first_word_first).
-    first_word_first: bool,
+}
+
+impl ServerSetup {
+    /// Behind it stands what its device does, where clients of earlier versions do not look.
+    fn to_bytes(&self, first_word_first: bool) -> Vec<u8> {
+        let mut bytes = postcard::to_allocvec(self).unwrap_or_default();
+        bytes.push(first_word_first.into());
+        bytes
+    }
+
+    /// With [`Places::first_word_first`]. A server of an earlier version does not say, so its device may do anything.
+    fn from_bytes(bytes: &[u8]) -> Result<(ServerSetup, bool), SetupError> {
+        let (setup, behind) = postcard::take_from_bytes(bytes)
+            .map_err(|_| SetupError::Misbehaved("its setup cannot be decoded"))?;
+        Ok((setup, behind.first() == Some(&1)))
+    }
 }
 
 /// Connects a client to the server that gave this answer.
@@ -73,7 +86,8 @@ pub(super) fn connect(
     switch: Switch,
 ) -> Result<(Link<Fetches>, ProtectionDomain), SetupError> {
     let Answer { terms, setup, timeout } = *answer;
-    let ServerSetup { cells, responses, most_lines, looks, first_word_first } = decode(setup)?;
+    let (server, first_word_first) = ServerSetup::from_bytes(setup)?;
+    let ServerSetup { cells, responses, most_lines, looks } = server;
     let longest = Places::new(terms, u32::MAX, first_word_first);
     let places = Places { most_lines, ..longest };
     let is_possible = (1..=longest.most_lines).contains(&most_lines);
@@ -122,9 +136,8 @@ impl MakeEnds for Ends {
             responses: region.remote(),
             most_lines: places.most_lines,
             looks,
-            first_word_first: places.first_word_first,
         };
-        let setup = postcard::to_allocvec(&setup).unwrap_or_default();
+        let setup = setup.to_bytes(places.first_word_first);
         let connected = port.connect(device, terms, theirs, Side::Server, timeout)?;
         if device.caps().write_events {
             let channel = DeviceChannel::at(site, device)?;
@@ -133,5 +146,27 @@ impl MakeEnds for Ends {
         let (link, pd) =
             connected.link(|writes| Responses::new(writes, region, &places, looks, site))?;
         Ok(MadeEnd { link, pd, terms: *terms, setup })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::setup::decode;
+
+    #[test]
+    fn a_server_says_how_its_device_reads_and_one_of_an_earlier_version_does_not() {
+        let responses = RemoteRegion::new(4096, 7, 1 << 20);
+        let setup = || ServerSetup { cells: vec![1, 2, 3], responses, most_lines: 4, looks: true };
+        for first_word_first in [true, false] {
+            let bytes = setup().to_bytes(first_word_first);
+            let (read, said) = ServerSetup::from_bytes(&bytes).unwrap();
+            assert_eq!((read.cells, read.most_lines, said), (vec![1, 2, 3], 4, first_word_first));
+            let by_earlier_client: ServerSetup = decode(&bytes).unwrap();
+            assert_eq!(by_earlier_client.responses, responses);
+        }
+        let of_earlier = postcard::to_allocvec(&setup()).unwrap();
+        assert!(!ServerSetup::from_bytes(&of_earlier).unwrap().1);
+        assert!(ServerSetup::from_bytes(&of_earlier[..3]).is_err());
     }
 }
