@@ -1,6 +1,6 @@
 //! Accepting clients.
 //!
-//! One thread accepts, and each handshake has a short-lived thread of its own, so that a client that
+//! One thread accepts, and each handshake has a thread to itself while it lasts, so that a client that
 //! is stuck in the middle of its handshake delays nobody. Their number is bounded, that of each source too, and so is
 //! the time of each. Other clients are accepted all the same and wait, no source in front of another; while some wait,
 //! clients that let the server wait for them make room.
@@ -22,11 +22,12 @@ use rustix::io::Errno;
 
 use super::admission::{Admission, Admitted};
 use super::deadline_stream::{DeadlineStream, StreamError};
-use super::handshakes::{Handshakes, Running};
+use super::handshakes::{Handshakes, MAX_HANDSHAKES, Running};
 use super::liveness::{LivenessSocket, OnPeerGone};
 use super::nonce;
 use super::socket::{Listener, Liveness, Socket};
 use super::waiting::{self, Waiting};
+use super::workers::Workers;
 use crate::contract::{Accepted, NoticedBy, OnDisconnect, TakeStream, bounded, deadline_in};
 use crate::handshake::{FrameError, Hello, Reject, ServerHandshake, ServerStep, begins_as_frame};
 use crate::tls;
@@ -50,6 +51,8 @@ struct Acceptance {
     /// Its clock is that of the server threads.
     site: Site,
     handshakes: Handshakes,
+    /// As many threads as there may be handshakes: none waits for another's.
+    workers: Arc<Workers>,
     /// Whether clients are still accepted.
     open: Mutex<bool>,
     /// Wakes the accepting thread: a handshake has ended, or the server stops.
@@ -358,6 +361,7 @@ impl Accepting {
             timeout,
             site: site.clone(),
             handshakes: Handshakes::new(bounded(timeout)),
+            workers: Workers::new("farcall-handshake", MAX_HANDSHAKES),
             open: Mutex::new(true),
             wake,
         });
@@ -378,6 +382,7 @@ impl Acceptor for Accepting {
             // The thread owns the socket: when it has ended, the address is free.
             let _ = thread.join();
         }
+        self.acceptance.workers.close();
     }
 }
 
@@ -541,26 +546,32 @@ fn wait(acceptance: &Acceptance, listener: &dyn Listener, timeout: Option<Durati
     events[1].revents().contains(PollFlags::IN)
 }
 
-fn begin_handshake(acceptance: &Arc<Acceptance>, stream: DeadlineStream) {
-    /// Wakes the accepting thread whatever becomes of the handshake's.
-    struct Wake(Arc<Acceptance>);
-    impl Drop for Wake {
-        fn drop(&mut self) {
-            self.0.wake();
-        }
+/// A handshake that has been entered. Dropping it ends it, whether it has run or not, and wakes the accepting thread.
+struct Entered {
+    acceptance: Arc<Acceptance>,
+    entry: u64,
+}
+
+impl Entered {
+    fn running(&self) -> Running<'_> {
+        self.acceptance.handshakes.running(self.entry)
     }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        drop(self.running());
+        self.acceptance.wake();
+    }
+}
+
+fn begin_handshake(acceptance: &Arc<Acceptance>, stream: DeadlineStream) {
     let (source, socket) = (stream.source(), stream.second_name().ok());
     let entry = acceptance.handshakes.enter(source, socket, Instant::now());
-    let shared = Arc::clone(acceptance);
-    let shake = move || {
-        let wake = Wake(shared);
-        let running = wake.0.handshakes.running(entry);
-        wake.0.shake_hands(stream, &running);
-    };
-    let spawned = thread::Builder::new().name("farcall-handshake".into()).spawn(shake);
-    if let Err(error) = spawned {
+    let entered = Entered { acceptance: Arc::clone(acceptance), entry };
+    let shake = move || entered.acceptance.shake_hands(stream, &entered.running());
+    if let Err(error) = acceptance.workers.run(shake) {
         tracing::warn!(address = acceptance.address, %error, "no thread for a handshake");
-        drop(acceptance.handshakes.running(entry));
     }
 }
 

@@ -9,8 +9,8 @@ use rustix::net::Shutdown;
 
 use crate::contract::{CountsBySource, Source};
 
-/// Handshakes at a time: each has a thread. Clients that come later wait.
-const MAX_HANDSHAKES: usize = 128;
+/// Handshakes at a time: each needs a thread. Clients that come later wait.
+pub(super) const MAX_HANDSHAKES: usize = 128;
 
 /// Those of one source: so no source takes all, even if each of its handshakes has the server wait for a device.
 const MAX_OF_A_SOURCE: usize = MAX_HANDSHAKES / 2;

@@ -25,6 +25,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 mod waiting;
+mod workers;
 
 pub use admission::{Admission, Admitted, NewIds};
 pub use attempt::Attempt;

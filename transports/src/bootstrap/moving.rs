@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, TryRecvError, bounded};
 use farcall_core::error::ConnectError;
-use farcall_core::panics::contain;
 use farcall_core::service::ServiceDescription;
 use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt};
@@ -184,11 +183,8 @@ impl OpenLane for OnThreads {
             // panics.
             let _wake_last = WakeOnDrop(site.clone());
             let answer = answer;
-            let dial = || {
-                let dialled = way.dial_lane(&named, service, &site, &options);
-                answer.send(dialled.map(|connection| connection.transport))
-            };
-            let _ = contain("opening a lane", dial);
+            let dialled = way.dial_lane(&named, service, &site, &options);
+            let _ = answer.send(dialled.map(|connection| connection.transport));
         };
         self.dialled = Some(dialers::run(dial).map(|()| dialled));
     }
