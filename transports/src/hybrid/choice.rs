@@ -195,6 +195,9 @@ pub(super) struct Choice {
     advised: Option<usize>,
     /// It was no good: it is not followed until it changes.
     is_refused: bool,
+    /// The way that was advised before and did no harm, and what calls took there. They take it again while the present advice is refused: home is
+    /// what was best before the server advised anything, and with all other clients there, too, it may be far worse.
+    advised_before: Option<(usize, f64)>,
     next_advised: Instant,
     trust: Trust,
     /// What trials may cost at present.
@@ -234,6 +237,7 @@ impl Choice {
             stage,
             advised: None,
             is_refused: false,
+            advised_before: None,
             next_advised: Instant::ZERO,
             trust,
             budget: pace.budget,
@@ -268,6 +272,7 @@ impl Choice {
         let was_followed = self.followed().is_some();
         self.advised = way;
         self.is_refused = way.is_some_and(|way| self.trust.refuses(way, now));
+        self.advised_before = self.advised_before.filter(|_| way.is_some());
         let later = now.saturating_add_nanos(self.roll() % ADVISED_LATER_NS);
         self.next_advised = self.next_advised.max(later);
         if way.is_none() && was_followed && self.at == self.home && self.is_settled() {
@@ -282,7 +287,8 @@ impl Choice {
 
     /// The way that calls are to take.
     fn target(&self) -> usize {
-        self.followed().unwrap_or(self.home)
+        let before = || self.advised_before.map(|(way, _)| way);
+        self.followed().or_else(before).unwrap_or(self.home)
     }
 
     /// When to look again, although nothing may arrive: a trial is to end.
@@ -436,7 +442,8 @@ impl Choice {
         let is_known =
             measured.answers >= if is_harmed { ANSWERS_IF_HARMED } else { ANSWERS_IF_NOT };
         if is_known && is_harmed && !is_boundless() {
-            self.is_refused = true;
+            self.is_refused |= self.advised == Some(self.at);
+            self.advised_before = self.advised_before.filter(|(before, _)| *before != self.at);
             self.trust.refuse(self.at, now);
         }
         Some(before_ns).filter(|_| !is_known)
@@ -532,10 +539,24 @@ impl Choice {
         } else if way == self.home {
             return self.follow_load_again(now);
         } else {
-            let before = if left == self.home { self.mean } else { self.advised_mean };
-            let before_ns = before.per_call_ns();
+            let before_ns = self.come_to_advised(way, left);
             return self.follow(before_ns, now);
         };
+    }
+
+    /// Calls come to an advised way. What they took before, or when they were there.
+    fn come_to_advised(&mut self, way: usize, left: usize) -> Option<f64> {
+        if left == self.home {
+            self.advised_before = None;
+            return self.mean_ns();
+        }
+        if let Some((_, then_ns)) = self.advised_before.filter(|(before, _)| *before == way) {
+            return Some(then_ns);
+        }
+        // Known once the way is known to do no harm.
+        let left_ns = self.advised_mean.per_call_ns();
+        self.advised_before = left_ns.map(|ns| (left, ns)).or(self.advised_before);
+        left_ns
     }
 
     /// Calls are at home, and no advice is followed any more. The server has followed the load until now, and this choice has not.
@@ -555,6 +576,7 @@ impl Choice {
     pub(super) fn not_opened(&mut self, now: Instant) {
         let Stage::Opening { way, is_trial } = self.stage else { return };
         self.is_refused |= !is_trial && way != self.home;
+        self.advised_before = self.advised_before.filter(|(before, _)| *before != way);
         self.pause(way, now);
         if !is_trial && way == self.home {
             // There is no way back.
@@ -577,6 +599,7 @@ impl Choice {
         let lost = std::mem::replace(&mut self.at, now_on);
         self.pause(lost, now);
         self.is_refused |= self.advised == Some(lost);
+        self.advised_before = self.advised_before.filter(|(before, _)| *before != lost);
         if self.home != now_on {
             self.mean = RunningMean::default();
         }

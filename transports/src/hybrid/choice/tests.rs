@@ -246,12 +246,51 @@ fn a_way_that_harms_is_left_whatever_the_client_did_before() {
     assert_eq!(run.at, 1);
     run.choice.advise(Some(2), run.now);
     run.looks(40, per_call);
-    assert_eq!(run.at, 0);
+    assert_eq!(run.at, 1);
     let mut run = Run::new(3, 7);
     while run.look(10, per_call) != Step::Try(2) {}
     run.choice.advise(Some(2), run.now);
     run.looks(40, per_call);
     assert_eq!(run.at, 0);
+}
+
+/// Home is bad when all clients are there.
+#[test]
+fn after_an_advised_way_that_harms_calls_take_the_one_that_was_advised_before() {
+    for seed in 1..50 {
+        let mut run = Run::new(4, seed);
+        run.looks(3, |_| 1000.0);
+        run.choice.advise(Some(1), run.now);
+        run.looks(40, |_| 1000.0);
+        run.choice.advise(Some(2), run.now);
+        let in_crowd = |way| [9000.0, 1000.0, 5000.0, 1000.0][way];
+        let mut ways = vec![run.at];
+        for _ in 0..100 {
+            run.look(100, in_crowd);
+            ways.push(run.at);
+        }
+        ways.dedup();
+        assert_eq!(ways, [1, 2, 1], "{seed}");
+        run.choice.advise(Some(1), run.now);
+        assert!((0..100).all(|_| run.look(100, in_crowd) == Step::Stay), "{seed}: it is there");
+        run.choice.advise(Some(3), run.now);
+        run.looks(20, in_crowd);
+        assert_eq!(run.at, 3, "{seed}");
+    }
+}
+
+/// A hostile server cannot keep a client there.
+#[test]
+fn the_way_that_was_advised_before_is_left_if_it_harms_now() {
+    let mut run = Run::new(3, 7);
+    run.looks(3, |_| 1000.0);
+    run.choice.advise(Some(1), run.now);
+    run.looks(40, |_| 1000.0);
+    run.choice.advise(Some(2), run.now);
+    // Far worse than with the one look that still counts for the way that is left.
+    let looks = (0..100).map(|_| run.look(100, |way| [1000.0, 20_000.0, 20_000.0][way]));
+    let moves: Vec<_> = looks.filter(|step| matches!(step, Step::Go(_))).collect();
+    assert_eq!(moves, [2, 1, 0].map(Step::Go));
 }
 
 /// Whatever a hostile server says, a client moves seldom.
