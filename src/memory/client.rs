@@ -1,8 +1,9 @@
 //! The client's end of lent memory.
 
 use bytes::Bytes;
+use farcall_transports::buffers::{Buffer, BufferError, Buffers};
 use farcall_transports::remote_memory::{
-    Action, BatchError, MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_OPERATION_BYTES, MemoryError,
+    Action, Atomics, BatchError, MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_OPERATION_BYTES, MemoryError,
     Operation, Outcome, Remote,
 };
 
@@ -30,6 +31,9 @@ pub struct RemoteMemory {
 pub struct Capabilities {
     /// How operations travel.
     pub carrier: Carrier,
+    /// How atomic operations travel. As calls although others are one-sided, where a NIC's atomic operations are not atomic with those of a
+    /// CPU: then the server's CPU does all of them, those of clients without RDMA, too.
+    pub atomics: Carrier,
     /// What the end of a write means.
     pub completion: Completion,
     /// Most bytes of one operation.
@@ -57,7 +61,7 @@ pub enum Carrier {
     /// As calls of a built-in service: a thread of the server does them.
     Calls,
     /// The client's device does them, by a queue pair of its own, without the server's CPU. It does so from its second operation on a lend
-    /// on, for up to 64 KiB; the others travel as calls.
+    /// on; the others travel as calls.
     OneSided,
 }
 
@@ -95,16 +99,18 @@ impl RemoteMemory {
 
     /// How operations travel at present, and what is possible.
     pub fn caps(&self) -> Capabilities {
-        let visibility = self.lane.as_ref().and_then(SharedLane::visibility);
-        Capabilities {
-            carrier: if visibility.is_some() { Carrier::OneSided } else { Carrier::Calls },
-            completion: match visibility {
-                Some(Visibility::CompletionMeansDelivered) => Completion::Acknowledged,
-                _ => Completion::Visible,
-            },
-            max_operation_bytes: MAX_OPERATION_BYTES,
-            max_batch_bytes: MAX_BATCH_BYTES,
-            max_batch_operations: MAX_BATCH_OPERATIONS,
+        Capabilities::of(self.lane.as_ref().and_then(SharedLane::caps))
+    }
+
+    /// The pool of registered memory whose buffers [`read_into`](Self::read_into) and [`write_from`](Self::write_from) use without a copy: of
+    /// the device of the client's lane. Without one it is shared memory.
+    ///
+    /// # Errors
+    /// [`BufferError`]: there is no such memory.
+    pub fn buffers(&self) -> Result<Buffers, BufferError> {
+        match &self.lane {
+            Some(lane) => lane.buffers(),
+            None => Buffers::new(),
         }
     }
 
@@ -130,8 +136,8 @@ impl RemoteMemory {
                 Outcome::Read(bytes) => Some(bytes),
                 _ => None,
             };
-            let batch = lane.post(&self.calls, vec![operation], Vec::new());
-            return MemoryCall::of_one(batch, read);
+            let posted = lane.post(&self.calls, vec![operation], Vec::new());
+            return MemoryCall::of_one(BatchCall::on_lane(posted), read);
         }
         let len = at.len();
         MemoryCall::of(self.calls.read(*at), move |bytes| match bytes.len() as u64 == len {
@@ -155,10 +161,52 @@ impl RemoteMemory {
             (Ok(()), None) => MemoryCall::of(self.calls.write(*at, bytes), Ok),
             (Ok(()), Some(lane)) => {
                 let written = |outcome| (outcome == Outcome::Written).then_some(());
-                let batch = lane.post(&self.calls, vec![operation], Vec::new());
-                MemoryCall::of_one(batch, written)
+                let posted = lane.post(&self.calls, vec![operation], Vec::new());
+                MemoryCall::of_one(BatchCall::on_lane(posted), written)
             }
         }
+    }
+
+    /// Reads all of it into the first bytes of a buffer, which has that length afterwards. No CPU of this end copies the bytes once more if the
+    /// operation is one-sided and the buffer is one of [`buffers`](Self::buffers).
+    ///
+    /// If it fails, the buffer goes back to its pool, as soon as the device does not write to it any more.
+    ///
+    /// # Errors
+    /// When it has ended: [`MemoryError`]; [`OutOfRange`](MemoryError::OutOfRange) if the buffer is too short, too.
+    pub fn read_into(&self, at: &Remote, mut buffer: Buffer) -> MemoryCall<Buffer> {
+        let (len, of) = (at.len(), buffer.len() as u64);
+        if len > of {
+            return MemoryCall::refused(MemoryError::OutOfRange { offset: 0, len, of });
+        }
+        buffer.truncate(len as usize);
+        self.with_buffer(Operation { at: *at, action: Action::Read }, buffer)
+    }
+
+    /// Writes the bytes of a buffer, as many as the memory has, and gives it back. They are not copied first if the operation is one-sided and
+    /// the buffer is one of [`buffers`](Self::buffers).
+    ///
+    /// If it fails, the buffer goes back to its pool, as soon as the device does not read it any more.
+    ///
+    /// # Errors
+    /// When it has ended: [`MemoryError`].
+    pub fn write_from(&self, at: &Remote, buffer: Buffer) -> MemoryCall<Buffer> {
+        let (len, of) = (buffer.len() as u64, at.len());
+        if len != of {
+            return MemoryCall::refused(MemoryError::OutOfRange { offset: 0, len, of });
+        }
+        self.with_buffer(Operation { at: *at, action: Action::Write(Bytes::new()) }, buffer)
+    }
+
+    fn with_buffer(&self, operation: Operation, buffer: Buffer) -> MemoryCall<Buffer> {
+        if let Err(why) = operation.check_with(buffer.len() as u64) {
+            return MemoryCall::refused(why);
+        }
+        let lane = match &self.lane {
+            Some(lane) => lane.clone(),
+            None => SharedLane::none(self.channel().site()),
+        };
+        MemoryCall::with_buffer(lane.post_with(&self.calls, operation, buffer))
     }
 
     /// Replaces the [word](Remote::word) by `new` if it equals `expected`, and gives what it was: it was replaced if that is `expected`.
@@ -194,8 +242,32 @@ impl RemoteMemory {
         let len = operations.len();
         match &self.lane {
             // Of no operations a lane has no completion.
-            Some(lane) if len > 0 => lane.post(&self.calls, operations, fences),
+            Some(lane) if len > 0 => {
+                BatchCall::on_lane(lane.post(&self.calls, operations, fences))
+            }
             _ => BatchCall::of(self.calls.batch(operations), len),
+        }
+    }
+}
+
+impl Capabilities {
+    /// Of a client with a lane of this kind, or without one.
+    pub(super) fn of(lane: Option<(Visibility, Atomics)>) -> Capabilities {
+        let (carrier, atomics) = match lane {
+            None => (Carrier::Calls, Carrier::Calls),
+            Some((_, Atomics::Calls)) => (Carrier::OneSided, Carrier::Calls),
+            Some((_, Atomics::OneSided)) => (Carrier::OneSided, Carrier::OneSided),
+        };
+        Capabilities {
+            carrier,
+            atomics,
+            completion: match lane {
+                Some((Visibility::CompletionMeansDelivered, _)) => Completion::Acknowledged,
+                _ => Completion::Visible,
+            },
+            max_operation_bytes: MAX_OPERATION_BYTES,
+            max_batch_bytes: MAX_BATCH_BYTES,
+            max_batch_operations: MAX_BATCH_OPERATIONS,
         }
     }
 }

@@ -12,8 +12,10 @@ use std::time::Duration;
 use farcall_core::site::{Companion, Site};
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::Armed;
+use farcall_transports::buffers::{Buffer, BufferError, Buffers};
 use farcall_transports::remote_memory::{
-    Action, BatchError, ClientLane, LaneBatch, LaneEnd, Operation, Outcome, Remote, lane_devices,
+    Action, Atomics, BatchError, BatchId, Batches, ClientLane, LaneEnd, Operation,
+    Outcome, Remote, Submitted, Taking, lane_devices,
 };
 use farcall_verbs::{Device, Visibility, process_word};
 
@@ -40,7 +42,7 @@ pub(super) struct SharedLane {
 
 /// A lane, which is driven by who waits for an operation on it, and by the site's thread for those who sleep.
 struct LaneCell {
-    lane: Mutex<Lane>,
+    state: Mutex<State>,
     site: Site,
     /// How many of the devices at the site the owner has refused.
     refused: AtomicUsize,
@@ -48,6 +50,13 @@ struct LaneCell {
     sleepers: AtomicUsize,
     /// The site gives it turns: as of the first sleeper.
     is_attached: AtomicBool,
+}
+
+/// A lane, and the operations on it and on those before it.
+#[derive(Default)]
+struct State {
+    lane: Lane,
+    batches: Batches,
 }
 
 #[derive(Default)]
@@ -66,24 +75,18 @@ enum Next {
     End(Result<Vec<Outcome>, BatchError>),
     Open(MemoryCall<()>),
     Call(BatchCall),
-    Wait(Arc<LaneBatch>),
+    Wait(BatchId),
 }
 
 impl LaneCell {
-    fn lock(&self) -> MutexGuard<'_, Lane> {
-        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes what has completed on the lane, and wakes who waits for it.
     fn drive(&self, now: Instant) -> Progress {
         let mut woken = Vec::new();
-        let mut lane = self.lock();
-        let Lane::Open(open) = &mut *lane else { return Progress::IDLE };
-        let progress = open.poll(now, &mut woken);
-        if open.is_over() {
-            *lane = Lane::Closed;
-        }
-        drop(lane);
+        let progress = self.lock().drive(now, &mut woken);
         woken.into_iter().for_each(Waker::wake);
         progress
     }
@@ -98,15 +101,32 @@ impl LaneCell {
         lane_devices(&self.site)
     }
 
-    /// A lane on the next device that has not been refused.
-    fn prepare(&self) -> Option<ClientLane> {
+    /// The next device that has not been refused.
+    fn device(&self) -> Option<Device> {
         let refused = self.refused.load(Ordering::Relaxed);
-        let device = self.devices().into_iter().nth(refused)?;
-        ClientLane::prepare(&device, &self.site).ok()
+        self.devices().into_iter().nth(refused)
+    }
+
+    /// A lane on the next device that has not been refused.
+    fn prepare(&self, batches: &mut Batches) -> Option<ClientLane> {
+        ClientLane::prepare(&self.device()?, &self.site, batches).ok()
     }
 
     fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl State {
+    /// Takes what has completed on the lane. Adds what wakes those who wait for it.
+    fn drive(&mut self, now: Instant, woken: &mut Vec<Waker>) -> Progress {
+        let State { lane, batches } = self;
+        let Lane::Open(open) = lane else { return Progress::IDLE };
+        let progress = open.poll(batches, now, woken);
+        if open.is_over() {
+            *lane = Lane::Closed;
+        }
+        progress
     }
 }
 
@@ -120,7 +140,7 @@ impl Companion for LaneCell {
         if !self.has_sleepers() {
             return Armed::ByWaker;
         }
-        let armed = match &mut *self.lock() {
+        let armed = match &mut self.lock().lane {
             Lane::Open(open) => open.arm(),
             _ => Armed::ByWaker,
         };
@@ -132,12 +152,13 @@ impl Companion for LaneCell {
     /// No thread drives the lane any more for callers that sleep.
     fn thread_ended(&self, _: &Site) {
         let mut woken = Vec::new();
-        let mut lane = self.lock();
-        if let Lane::Open(open) = &mut *lane {
-            open.end(&mut woken);
+        let mut state = self.lock();
+        let State { lane, batches } = &mut *state;
+        if let Lane::Open(open) = lane {
+            open.end(batches, &mut woken);
         }
         *lane = Lane::Unavailable;
-        drop(lane);
+        drop(state);
         woken.into_iter().for_each(Waker::wake);
     }
 }
@@ -146,7 +167,7 @@ impl SharedLane {
     /// The lane of a client whose channel has this site.
     pub(super) fn new(site: &Site) -> SharedLane {
         let cell = Arc::new(LaneCell {
-            lane: Mutex::default(),
+            state: Mutex::default(),
             site: site.clone(),
             refused: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
@@ -155,22 +176,42 @@ impl SharedLane {
         SharedLane { process: this_process(), cell }
     }
 
+    /// None, for a client that has not asked for one.
+    pub(super) fn none(site: &Site) -> SharedLane {
+        let none = SharedLane::new(site);
+        none.lock().lane = Lane::Unavailable;
+        none
+    }
+
     fn is_here(&self) -> bool {
         self.process == this_process()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lane> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.cell.lock()
     }
 
-    /// What the end of an operation on the lane means, if there is one.
-    pub(super) fn visibility(&self) -> Option<Visibility> {
+    /// What the end of an operation on the lane means, and how atomic ones travel, if there is one.
+    pub(super) fn caps(&self) -> Option<(Visibility, Atomics)> {
         if !self.is_here() {
             return None;
         }
-        match &*self.lock() {
-            Lane::Open(open) => Some(open.visibility()),
+        match &self.lock().lane {
+            Lane::Open(open) => Some((open.visibility(), open.atomics())),
             _ => None,
+        }
+    }
+
+    /// The pool of the buffers with which operations on the lane need no copy.
+    pub(super) fn buffers(&self) -> Result<Buffers, BufferError> {
+        match self.cell.device() {
+            Some(device) if self.is_here() => self
+                .lock()
+                .batches
+                .buffers_on(&device)
+                .cloned()
+                .or_else(|_| Buffers::new()),
+            _ => Buffers::new(),
         }
     }
 
@@ -180,59 +221,67 @@ impl SharedLane {
         calls: &LentMemoryClient,
         operations: Vec<Operation>,
         fences: Vec<u32>,
-    ) -> BatchCall {
-        let (lane, calls) = (self.clone(), calls.clone());
-        let timeout = calls.channel().default_timeout();
-        let stage = Stage::Begin { may_open: true };
-        BatchCall::pending(OnLane {
-            lane,
-            calls,
+    ) -> Box<OnLane> {
+        Box::new(OnLane {
+            lane: self.clone(),
+            calls: calls.clone(),
             operations,
             fences,
-            timeout,
+            given: None,
+            timeout: calls.channel().default_timeout(),
             deadline: None,
             done: Vec::new(),
             is_asleep: false,
-            stage,
+            stage: Stage::Begin { may_open: true },
         })
+    }
+
+    /// Does one operation, which was checked, with this buffer: a read into it, or a write of its bytes, for which `operation` has none.
+    pub(super) fn post_with(
+        &self,
+        calls: &LentMemoryClient,
+        operation: Operation,
+        buffer: Buffer,
+    ) -> Box<OnLane> {
+        let mut posted = self.post(calls, vec![operation], Vec::new());
+        posted.given = Some(buffer);
+        posted
     }
 
     /// The first step, or the one after the lane was to be opened.
     fn begin(&self, batch: &mut Begun<'_>, may_open: bool) -> Next {
         if !self.is_here() {
-            return Next::Call(plain(batch.calls, batch.operations));
+            return Next::Call(batch.plain());
         }
-        let mut lane = self.lock();
-        if may_open && let Lane::Closed = &*lane {
-            if let Some(prepared) = self.cell.prepare() {
+        let mut state = self.lock();
+        let State { lane, batches } = &mut *state;
+        if may_open && let Lane::Closed = lane {
+            if let Some(prepared) = self.cell.prepare(batches) {
                 let endpoint = prepared.endpoint();
                 *lane = Lane::Opening(prepared);
-                drop(lane);
+                drop(state);
                 return Next::Open(self.open(batch.calls, endpoint));
             }
             *lane = Lane::Unavailable;
         }
-        let Lane::Open(open) = &mut *lane else {
-            drop(lane);
-            return Next::Call(plain(batch.calls, batch.operations));
+        let Lane::Open(open) = lane else {
+            drop(state);
+            return Next::Call(batch.plain());
         };
-        if let Some(targets) = open.targets(batch.operations, batch.now)
-            && !batch.operations.is_empty()
-        {
-            let (operations, fences) = (mem::take(batch.operations), mem::take(batch.fences));
-            let posted = Arc::new(LaneBatch::new(operations, fences, batch.deadline));
-            return match open.submit(&posted, targets) {
-                Ok(()) => Next::Wait(posted),
-                Err(error) => Next::End(Err(BatchError { at: 0, error })),
-            };
-        }
-        let mut lends = batch.operations.iter().map(|operation| operation.at);
-        let unknown = lends.find(|at| !open.knows(at));
+        let id = batch.push(batches);
+        let submitted = open.submit(batches, id);
         let number = open.number();
-        drop(lane);
-        match unknown {
-            Some(lend) => Next::Call(self.bind(batch, number, lend)),
-            None => Next::Call(plain(batch.calls, batch.operations)),
+        let lend = match submitted {
+            Ok(Submitted::Accepted) => return Next::Wait(id),
+            Ok(Submitted::Unknown(lend)) => Some(lend),
+            Ok(Submitted::Refused) | Err(_) => None,
+        };
+        batch.take_back(batches, id);
+        drop(state);
+        match (submitted, lend) {
+            (Err(error), _) => Next::End(Err(BatchError { at: 0, error })),
+            (_, Some(lend)) => Next::Call(self.bind(batch, number, lend)),
+            (_, None) => Next::Call(batch.plain()),
         }
     }
 
@@ -245,11 +294,11 @@ impl SharedLane {
     /// A call that also has the server bind a window to a lend.
     fn bind(&self, batch: &mut Begun<'_>, number: u64, lend: Remote) -> BatchCall {
         let (shared, asked) = (self.clone(), batch.now);
-        let call = batch.calls.bind(number, lend, mem::take(batch.operations));
+        let call = batch.calls.bind(number, lend, batch.take_operations());
         BatchCall::of_more(call, move |(outcomes, window)| {
             // Another lane may have been opened meanwhile, for which it is not.
             if shared.is_here()
-                && let Lane::Open(open) = &mut *shared.lock()
+                && let Lane::Open(open) = &mut shared.lock().lane
                 && open.number() == number
             {
                 open.learn(&lend, window, asked);
@@ -263,9 +312,64 @@ impl SharedLane {
 struct Begun<'a> {
     calls: &'a LentMemoryClient,
     operations: &'a mut Vec<Operation>,
-    fences: &'a mut Vec<u32>,
+    fences: &'a [u32],
+    given: &'a mut Option<Buffer>,
     now: Instant,
     deadline: Instant,
+}
+
+impl Begun<'_> {
+    /// Makes it a batch of the lane.
+    fn push(&mut self, batches: &mut Batches) -> BatchId {
+        let id = batches.begin(Taking::Values, self.deadline);
+        match self.given.take_if(|buffer| batches.can_use(buffer)) {
+            Some(buffer) => {
+                let Operation { at, action } = &self.operations[0];
+                match action {
+                    Action::Read => batches.push_read_into(id, at, buffer),
+                    _ => batches.push_write_from(id, at, buffer),
+                }
+            }
+            None => {
+                let mut fences = self.fences.iter().copied().peekable();
+                for (at, operation) in (0..).zip(self.take_operations()) {
+                    if fences.next_if_eq(&at).is_some() {
+                        batches.fence(id);
+                    }
+                    batches.push(id, operation);
+                }
+            }
+        }
+        id
+    }
+
+    /// The lane does not do it.
+    fn take_back(&mut self, batches: &mut Batches, id: BatchId) {
+        match batches.take_buffer(id, 0) {
+            Some(buffer) => *self.given = Some(buffer),
+            None => *self.operations = batches.operations_from(id, 0).unwrap_or_default(),
+        }
+        batches.release(id);
+    }
+
+    /// The operations, as they travel in a call.
+    fn take_operations(&mut self) -> Vec<Operation> {
+        take_operations(self.operations, self.given.as_deref())
+    }
+
+    fn plain(&mut self) -> BatchCall {
+        plain(self.calls, self.take_operations())
+    }
+}
+
+/// Operations, with the bytes of a buffer that is to be written.
+fn take_operations(operations: &mut Vec<Operation>, given: Option<&[u8]>) -> Vec<Operation> {
+    let mut taken = mem::take(operations);
+    if let ([Operation { action: Action::Write(bytes), .. }], Some(given)) = (&mut taken[..], given)
+    {
+        *bytes = Bytes::copy_from_slice(given);
+    }
+    taken
 }
 
 fn this_process() -> u64 {
@@ -281,9 +385,9 @@ impl Drop for SharedLane {
     }
 }
 
-fn plain(calls: &LentMemoryClient, operations: &mut Vec<Operation>) -> BatchCall {
+fn plain(calls: &LentMemoryClient, operations: Vec<Operation>) -> BatchCall {
     let len = operations.len();
-    BatchCall::of(calls.batch(mem::take(operations)), len)
+    BatchCall::of(calls.batch(operations), len)
 }
 
 /// A lane that the server is asked to connect to.
@@ -298,8 +402,8 @@ impl Opening {
             return;
         }
         self.is_decided.store(true, Ordering::Relaxed);
-        let mut lane = self.lane.lock();
-        *lane = match (mem::take(&mut *lane), answer) {
+        let lane = &mut self.lane.lock().lane;
+        *lane = match (mem::take(lane), answer) {
             (Lane::Opening(mut prepared), Ok((number, endpoint))) => {
                 match prepared.connect(number, &endpoint) {
                     Ok(()) => Lane::Open(prepared),
@@ -320,19 +424,21 @@ impl Drop for Opening {
         if !self.lane.is_here() {
             return;
         }
-        let mut lane = self.lane.lock();
-        if !self.is_decided.load(Ordering::Relaxed) && matches!(&*lane, Lane::Opening(_)) {
+        let lane = &mut self.lane.lock().lane;
+        if !self.is_decided.load(Ordering::Relaxed) && matches!(lane, Lane::Opening(_)) {
             *lane = Lane::Closed;
         }
     }
 }
 
 /// A batch that is done one-sided if that is possible.
-struct OnLane {
+pub(super) struct OnLane {
     lane: SharedLane,
     calls: LentMemoryClient,
     operations: Vec<Operation>,
     fences: Vec<u32>,
+    /// What the only operation reads into, or writes.
+    given: Option<Buffer>,
     timeout: Duration,
     /// Counted from the first step.
     deadline: Option<Instant>,
@@ -346,11 +452,21 @@ struct OnLane {
 enum Stage {
     Begin { may_open: bool },
     Opening(MemoryCall<()>),
-    Waiting(Arc<LaneBatch>),
+    Waiting(BatchId),
     Calling(BatchCall),
 }
 
 impl OnLane {
+    /// The buffer that it was given, after it has ended, with the bytes that were read. `None`: it was lost with the lane.
+    pub(super) fn take_given(&mut self, outcome: &Outcome) -> Option<Buffer> {
+        let mut given = self.given.take()?;
+        match outcome {
+            Outcome::Read(bytes) if bytes.len() == given.len() => given.copy_from_slice(bytes),
+            _ => {}
+        }
+        Some(given)
+    }
+
     fn site(&self) -> &Site {
         &self.lane.cell.site
     }
@@ -364,12 +480,12 @@ impl OnLane {
 
     fn begin(&mut self, may_open: bool) -> Option<Result<Vec<Outcome>, BatchError>> {
         let (now, deadline, left) = self.times();
-        let OnLane { lane, calls, operations, fences, .. } = self;
+        let OnLane { lane, calls, operations, fences, given, .. } = self;
+        let mut begun = Begun { calls, operations, fences, given, now, deadline };
         // It has no time: the call says so.
-        let next = if left.is_zero() {
-            Next::Call(plain(calls, operations))
-        } else {
-            lane.begin(&mut Begun { calls, operations, fences, now, deadline }, may_open)
+        let next = match left.is_zero() {
+            true => Next::Call(begun.plain()),
+            false => lane.begin(&mut begun, may_open),
         };
         self.stage = match next {
             Next::End(ended) => return Some(ended),
@@ -383,17 +499,23 @@ impl OnLane {
     /// A look at a batch on the lane. `Ready(None)`: there is another step.
     fn look(
         &mut self,
-        batch: &Arc<LaneBatch>,
+        id: BatchId,
         waker: Option<&Waker>,
     ) -> Poll<Option<Result<Vec<Outcome>, BatchError>>> {
-        let cell = Arc::clone(&self.lane.cell);
-        cell.drive(cell.site.now());
-        match batch.take(waker) {
-            Some((outcomes, end)) => {
-                self.wake_up();
-                Poll::Ready(self.after(batch, outcomes, end))
-            }
+        let now = self.site().now();
+        let mut woken = Vec::new();
+        let mut state = self.lane.cell.lock();
+        state.drive(now, &mut woken);
+        let end = state.batches.end_of(id, waker);
+        let ended = end.map(|end| Ended::take(&mut state.batches, id, end));
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+        match ended {
             None => Poll::Pending,
+            Some(ended) => {
+                self.wake_up();
+                Poll::Ready(self.after(ended))
+            }
         }
     }
 
@@ -418,16 +540,13 @@ impl OnLane {
     }
 
     /// What comes after the lane.
-    fn after(
-        &mut self,
-        batch: &LaneBatch,
-        outcomes: Vec<Outcome>,
-        end: LaneEnd,
-    ) -> Option<Result<Vec<Outcome>, BatchError>> {
+    fn after(&mut self, ended: Ended) -> Option<Result<Vec<Outcome>, BatchError>> {
+        self.stage = Stage::Begin { may_open: false };
+        let Ended { outcomes, end, rest, may_have_landed, buffer } = ended;
         let at = outcomes.len();
+        let is_given = buffer.is_some();
+        self.given = buffer.or_else(|| self.given.take());
         self.done = outcomes;
-        let rest = &batch.operations()[at..];
-        let may_have_landed = !rest.iter().all(|it| it.action == Action::Read);
         let why = match end {
             LaneEnd::Done => return Some(Ok(mem::take(&mut self.done))),
             LaneEnd::NotDone => None,
@@ -436,12 +555,18 @@ impl OnLane {
             LaneEnd::Lost => Some("the owner's queue pair does not answer any more"),
             LaneEnd::Late => Some("it took longer than its timeout"),
         };
+        let error = |may_have_landed, why| BatchError { at: at as u32, error: gone(may_have_landed, why) };
         if let Some(why) = why {
-            return Some(Err(BatchError { at: at as u32, error: gone(may_have_landed, why) }));
+            return Some(Err(error(may_have_landed, why)));
         }
-        self.operations = rest.to_vec();
+        match rest {
+            Some(_) if is_given => {}
+            Some(rest) => self.operations = rest,
+            None => return Some(Err(error(false, "its lane has ended with the bytes of its buffer"))),
+        }
         let (.., left) = self.times();
-        self.stage = Stage::Calling(plain(&self.calls, &mut self.operations).timeout(left));
+        let rest = take_operations(&mut self.operations, self.given.as_deref());
+        self.stage = Stage::Calling(plain(&self.calls, rest).timeout(left));
         None
     }
 
@@ -464,9 +589,9 @@ impl OnLane {
     }
 
     /// Waits for a batch on the lane. `None`: there is another step.
-    fn wait_on_lane(&mut self, batch: &Arc<LaneBatch>) -> Option<Result<Vec<Outcome>, BatchError>> {
+    fn wait_on_lane(&mut self, id: BatchId) -> Option<Result<Vec<Outcome>, BatchError>> {
         for polls in 0..POLLS_BEFORE_SLEEP {
-            if let Poll::Ready(ended) = self.look(batch, None) {
+            if let Poll::Ready(ended) = self.look(id, None) {
                 return ended;
             }
             if polls < SPINS { core::hint::spin_loop() } else { thread::yield_now() }
@@ -474,11 +599,37 @@ impl OnLane {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
             self.fall_asleep();
-            if let Poll::Ready(ended) = self.look(batch, Some(&waker)) {
+            if let Poll::Ready(ended) = self.look(id, Some(&waker)) {
                 return ended;
             }
             thread::park_timeout(self.times().2 + GRACE);
         }
+    }
+}
+
+/// What has become of a batch on the lane.
+struct Ended {
+    outcomes: Vec<Outcome>,
+    end: LaneEnd,
+    /// The operations without an outcome. `None`: the bytes of one are lost.
+    rest: Option<Vec<Operation>>,
+    may_have_landed: bool,
+    buffer: Option<Buffer>,
+}
+
+impl Ended {
+    fn take(batches: &mut Batches, id: BatchId, end: LaneEnd) -> Ended {
+        let outcomes = batches.take(id);
+        let (rest, may_have_landed) = match end {
+            LaneEnd::Done => (None, false),
+            _ => {
+                let at = outcomes.len();
+                (batches.operations_from(id, at), batches.changes_from(id, at))
+            }
+        };
+        let buffer = batches.take_buffer(id, 0);
+        batches.release(id);
+        Ended { outcomes, end, rest, may_have_landed, buffer }
     }
 }
 
@@ -497,8 +648,8 @@ impl Drop for OnLane {
             return;
         }
         self.wake_up();
-        if let Stage::Waiting(batch) = &self.stage {
-            batch.abandon();
+        if let Stage::Waiting(id) = self.stage {
+            self.lane.lock().batches.release(id);
         }
     }
 }
@@ -519,9 +670,9 @@ impl Pending<Vec<Outcome>, BatchError> for OnLane {
                     Poll::Ready(_) => false,
                     Poll::Pending => return Poll::Pending,
                 },
-                Stage::Waiting(batch) => {
-                    let batch = Arc::clone(batch);
-                    match self.look(&batch, Some(cx.waker())) {
+                Stage::Waiting(id) => {
+                    let id = *id;
+                    match self.look(id, Some(cx.waker())) {
                         Poll::Ready(Some(ended)) => return Poll::Ready(ended),
                         Poll::Ready(None) => {}
                         Poll::Pending => {
@@ -539,26 +690,7 @@ impl Pending<Vec<Outcome>, BatchError> for OnLane {
     }
 
     fn wait(mut self: Box<Self>) -> Result<Vec<Outcome>, BatchError> {
-        loop {
-            let may_open = match mem::replace(&mut self.stage, Stage::Begin { may_open: false }) {
-                Stage::Begin { may_open } => may_open,
-                Stage::Calling(call) => {
-                    let called = call.wait();
-                    return self.all(called);
-                }
-                Stage::Opening(call) => {
-                    let _ = call.wait();
-                    false
-                }
-                Stage::Waiting(batch) => match self.wait_on_lane(&batch) {
-                    Some(ended) => return ended,
-                    None => continue,
-                },
-            };
-            if let Some(ended) = self.begin(may_open) {
-                return ended;
-            }
-        }
+        self.wait_here()
     }
 
     fn timeout(
@@ -570,12 +702,46 @@ impl Pending<Vec<Outcome>, BatchError> for OnLane {
     }
 }
 
+impl OnLane {
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Blocks this thread until it has ended.
+    pub(super) fn wait_here(&mut self) -> Result<Vec<Outcome>, BatchError> {
+        loop {
+            let may_open = match mem::replace(&mut self.stage, Stage::Begin { may_open: false }) {
+                Stage::Begin { may_open } => may_open,
+                Stage::Calling(call) => {
+                    let called = call.wait();
+                    return self.all(called);
+                }
+                Stage::Opening(call) => {
+                    let _ = call.wait();
+                    false
+                }
+                Stage::Waiting(id) => {
+                    // If this panics, the batch is given up.
+                    self.stage = Stage::Waiting(id);
+                    match self.wait_on_lane(id) {
+                        Some(ended) => return ended,
+                        None => continue,
+                    }
+                }
+            };
+            if let Some(ended) = self.begin(may_open) {
+                return ended;
+            }
+        }
+    }
+}
+
 impl fmt::Debug for SharedLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.is_here() {
             return f.write_str("SharedLane(of the parent)");
         }
-        let state = match &*self.lock() {
+        let state = match &self.lock().lane {
             Lane::Closed => "closed",
             Lane::Opening(_) => "opening",
             Lane::Open(_) => "open",

@@ -8,6 +8,8 @@ use std::time::Duration;
 use farcall_core::Backpressure;
 use farcall_transports::remote_memory::{BatchError, Counted, MemoryError, Outcome};
 
+use super::lane::OnLane;
+use crate::buffers::Buffer;
 use crate::{Call, CallError, RpcError};
 
 /// An operation on lent memory: await it on any executor, or [`wait`](Self::wait) for it. It is sent when it is first polled.
@@ -102,13 +104,22 @@ struct OnlyOne<T> {
     result: fn(Outcome) -> Option<T>,
 }
 
+fn only(ended: Result<Vec<Outcome>, BatchError>) -> Result<Outcome, MemoryError> {
+    let only = ended.map_err(|error| error.error)?.into_iter().next();
+    only.ok_or_else(answered_another)
+}
+
+#[cold]
+fn answered_another() -> MemoryError {
+    gone(true, "the server answered another operation")
+}
+
 impl<T> OnlyOne<T> {
     fn result_of(
         result: fn(Outcome) -> Option<T>,
         ended: Result<Vec<Outcome>, BatchError>,
     ) -> Result<T, MemoryError> {
-        let only = ended.map_err(|error| error.error)?.into_iter().next();
-        only.and_then(result).ok_or_else(|| gone(true, "the server answered another operation"))
+        result(only(ended)?).ok_or_else(answered_another)
     }
 }
 
@@ -124,6 +135,42 @@ impl<T: 'static> Pending<T, MemoryError> for OnlyOne<T> {
     fn timeout(self: Box<Self>, timeout: Duration) -> Box<dyn Pending<T, MemoryError>> {
         let OnlyOne { batch, result } = *self;
         Box::new(OnlyOne { batch: batch.timeout(timeout), result })
+    }
+}
+
+/// An operation with a buffer of the program, which gets it back.
+struct WithBuffer(Box<OnLane>);
+
+impl WithBuffer {
+    fn result(
+        lane: &mut OnLane,
+        ended: Result<Vec<Outcome>, BatchError>,
+    ) -> Result<Buffer, MemoryError> {
+        let outcome = only(ended)?;
+        lane.take_given(&outcome).ok_or_else(answered_another)
+    }
+}
+
+impl Pending<Buffer, MemoryError> for WithBuffer {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Buffer, MemoryError>> {
+        let WithBuffer(lane) = self;
+        lane.poll(cx).map(|ended| Self::result(lane, ended))
+    }
+
+    fn wait(mut self: Box<Self>) -> Result<Buffer, MemoryError> {
+        let ended = self.0.wait_here();
+        Self::result(&mut self.0, ended)
+    }
+
+    fn timeout(mut self: Box<Self>, timeout: Duration) -> Box<dyn Pending<Buffer, MemoryError>> {
+        self.0.set_timeout(timeout);
+        self
+    }
+}
+
+impl MemoryCall<Buffer> {
+    pub(super) fn with_buffer(lane: Box<OnLane>) -> Self {
+        MemoryCall(State::Call(Box::new(WithBuffer(lane))))
     }
 }
 
@@ -167,8 +214,8 @@ impl<T: 'static> MemoryCall<T> {
 }
 
 impl BatchCall {
-    pub(super) fn pending(pending: impl Pending<Vec<Outcome>, BatchError> + 'static) -> Self {
-        BatchCall(State::Call(Box::new(pending)))
+    pub(super) fn on_lane(lane: Box<OnLane>) -> Self {
+        BatchCall(State::Call(lane))
     }
 
     /// A call that answers more than outcomes.

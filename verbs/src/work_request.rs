@@ -110,6 +110,8 @@ impl From<SharedSlice> for LocalMut {
 pub struct WorkRequest<'a> {
     pub(crate) work: Work<'a>,
     pub(crate) signaled: Option<u64>,
+    /// The id of its completion if it fails, unless it is signaled.
+    pub(crate) failure_id: u64,
 }
 
 #[derive(Debug)]
@@ -151,7 +153,7 @@ impl<'a> WorkRequest<'a> {
     /// [`reads_first_word_first`](crate::Capabilities::reads_first_word_first) says otherwise. Of a longer READ nothing is promised.
     #[inline]
     pub fn read(into: impl Into<LocalMut>, remote: RemoteSlice) -> WorkRequest<'a> {
-        WorkRequest { work: Work::Read { into: into.into(), remote }, signaled: None }
+        WorkRequest { work: Work::Read { into: into.into(), remote }, signaled: None, failure_id: 0 }
     }
 
     /// An inline WRITE_WITH_IMM; unsignaled if there is no id.
@@ -163,7 +165,7 @@ impl<'a> WorkRequest<'a> {
         signaled: Option<u64>,
     ) -> WorkRequest<'a> {
         let work = Work::Write { local: Local::Inline(bytes), remote, imm: Some(imm) };
-        WorkRequest { work, signaled }
+        WorkRequest { work, signaled, failure_id: 0 }
     }
 
     /// Replaces the 8 aligned bytes at `remote` by `new` if they equal `expected`; the old value goes `into`
@@ -176,13 +178,13 @@ impl<'a> WorkRequest<'a> {
         new: u64,
     ) -> WorkRequest<'a> {
         let work = Work::CompareAndSwap { into: into.into(), remote, expected, new };
-        WorkRequest { work, signaled: None }
+        WorkRequest { work, signaled: None, failure_id: 0 }
     }
 
     /// Adds to the 8 aligned bytes at `remote`, wrapping. The old value goes `into` local memory.
     #[inline]
     pub fn fetch_add(into: impl Into<LocalMut>, remote: RemoteSlice, add: u64) -> WorkRequest<'a> {
-        WorkRequest { work: Work::FetchAdd { into: into.into(), remote, add }, signaled: None }
+        WorkRequest { work: Work::FetchAdd { into: into.into(), remote, add }, signaled: None, failure_id: 0 }
     }
 
     /// Makes bytes of the peer's [persistent memory](crate::PersistentRegion) durable. When it completes, bytes
@@ -191,7 +193,7 @@ impl<'a> WorkRequest<'a> {
     /// fails on any other memory.
     #[inline]
     pub fn flush(remote: RemoteSlice) -> WorkRequest<'a> {
-        WorkRequest { work: Work::Flush { remote }, signaled: None }
+        WorkRequest { work: Work::Flush { remote }, signaled: None, failure_id: 0 }
     }
 
     /// Binds a free memory window to memory of this side. From now on the peer of the queue pair may use the window's
@@ -204,7 +206,7 @@ impl<'a> WorkRequest<'a> {
         memory: SharedSlice,
         access: Access,
     ) -> WorkRequest<'a> {
-        WorkRequest { work: Work::BindWindow { window, memory, access }, signaled: None }
+        WorkRequest { work: Work::BindWindow { window, memory, access }, signaled: None, failure_id: 0 }
     }
 
     /// Invalidates the key of a memory window, on the queue pair that it is bound on. When this completes, accesses with the
@@ -212,13 +214,22 @@ impl<'a> WorkRequest<'a> {
     /// window on another queue pair only then; on this one a binding may be posted at once.
     #[inline]
     pub fn invalidate_window(window: &'a mut MemoryWindow) -> WorkRequest<'a> {
-        WorkRequest { work: Work::InvalidateWindow { window }, signaled: None }
+        WorkRequest { work: Work::InvalidateWindow { window }, signaled: None, failure_id: 0 }
     }
 
     /// Reports its completion, even on success, which retires all requests before it.
     #[inline]
     pub fn signaled(mut self, id: u64) -> WorkRequest<'a> {
-        self.signaled = Some(id);
+        (self.signaled, self.failure_id) = (Some(id), 0);
+        self
+    }
+
+    /// Gives an unsignaled request an id, with which it completes if it fails. Without one, that completion has id 0.
+    #[inline]
+    pub fn failing_as(mut self, id: u64) -> WorkRequest<'a> {
+        if self.signaled.is_none() {
+            self.failure_id = id;
+        }
         self
     }
 }
@@ -351,7 +362,7 @@ impl<'a> SendRequest<'a> {
     #[inline]
     pub fn unsignaled(self) -> WorkRequest<'a> {
         let SendRequest { local, imm, to } = self;
-        WorkRequest { work: Work::Send { local, imm, to }, signaled: None }
+        WorkRequest { work: Work::Send { local, imm, to }, signaled: None, failure_id: 0 }
     }
 }
 
@@ -382,7 +393,7 @@ impl<'a> WriteRequest<'a> {
     #[inline]
     pub fn unsignaled(self) -> WorkRequest<'a> {
         let WriteRequest { local, remote, imm } = self;
-        WorkRequest { work: Work::Write { local, remote, imm }, signaled: None }
+        WorkRequest { work: Work::Write { local, remote, imm }, signaled: None, failure_id: 0 }
     }
 }
 

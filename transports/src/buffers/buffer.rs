@@ -14,15 +14,35 @@ use super::slab::Slab;
 /// It is a `[u8]` of a fixed length: fill it as any other. `&mut buffer[..]` is a `std::io::Write` and a `bytes::BufMut`, too.
 pub struct Buffer {
     memory: farcall_verbs::Buffer,
+    of_pool: OfPool,
+}
+
+/// What a buffer keeps of its pool, while a device has its memory.
+pub(crate) struct OfPool {
     /// Finds the memory as long as the buffer lives, though the pool may be gone.
     _slab: Arc<Slab>,
-    _in_use: InUse,
+    in_use: InUse,
 }
 
 impl Buffer {
     pub(super) fn new(memory: farcall_verbs::Buffer, slab: Arc<Slab>, pool: &Arc<Pool>) -> Buffer {
         let in_use = InUse::new(pool, slab.buffer_size() as u64);
-        Buffer { memory, _slab: slab, _in_use: in_use }
+        Buffer { memory, of_pool: OfPool { _slab: slab, in_use } }
+    }
+
+    /// Its memory, for a work request, and the rest, to put it [together](Self::join) again.
+    pub(crate) fn split(self) -> (farcall_verbs::Buffer, OfPool) {
+        (self.memory, self.of_pool)
+    }
+
+    /// Takes the memory of a buffer that was [split](Self::split) back from a work request.
+    pub(crate) fn join(memory: farcall_verbs::Buffer, of_pool: OfPool) -> Buffer {
+        Buffer { memory, of_pool }
+    }
+
+    /// Whether it is of this pool.
+    pub(crate) fn is_of(&self, pool: &super::Buffers) -> bool {
+        self.of_pool.in_use.is_of(pool)
     }
 
     /// Keeps the first `len` bytes.
@@ -38,6 +58,12 @@ impl Buffer {
     /// goes back to its pool when the last of them is dropped.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
+    }
+}
+
+impl fmt::Debug for OfPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OfPool")
     }
 }
 

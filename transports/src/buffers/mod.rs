@@ -12,5 +12,6 @@ mod view;
 
 pub use crate::kit::counts::LargeMessageCounts;
 pub use buffer::Buffer;
+pub(crate) use buffer::OfPool;
 pub use pool::{BufferError, Buffers, BuffersSnapshot};
 pub use view::{NotValues, View};

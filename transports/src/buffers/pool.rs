@@ -143,6 +143,11 @@ impl Buffers {
         Ok(Buffers { pool: Arc::new(Pool { pd, limit, slabs, used, taken }) })
     }
 
+    /// The domain of its memory: work requests of that domain can use its buffers.
+    pub(crate) fn domain(&self) -> &ProtectionDomain {
+        &self.pool.pd
+    }
+
     /// A buffer of `len` bytes, of any content: it may be that of a buffer which was given back.
     ///
     /// # Errors
@@ -246,6 +251,10 @@ impl InUse {
     pub(super) fn new(pool: &Arc<Pool>, bytes: u64) -> InUse {
         pool.used.fetch_add(bytes, Ordering::Relaxed);
         InUse { pool: Arc::clone(pool), bytes }
+    }
+
+    pub(super) fn is_of(&self, buffers: &Buffers) -> bool {
+        Arc::ptr_eq(&self.pool, &buffers.pool)
     }
 }
 

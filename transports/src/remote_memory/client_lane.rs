@@ -1,7 +1,8 @@
 //! The client's queue pair for one-sided operations on lent memory.
 //!
 //! Batches are posted in their order, each with one doorbell as far as there is room; a batch behind a full queue pair waits. All operations
-//! complete in the order in which they were posted. Their bytes belong to the lane until then, or until the queue pair is gone.
+//! complete in the order in which they were posted, so only the last of those posted together is signaled; one that fails has its number in its
+//! completion. Their bytes belong to the lane until then, or until the queue pair is gone.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,28 +13,21 @@ use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::Armed;
 use farcall_verbs::{
-    Buffer, BufferPool, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair,
+    Buffer, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair,
     QueuePairConfig, RemoteSlice, Status, Visibility, WorkCompletion, WorkRequest,
 };
 
+use super::batches::{Batches, Record, Step, StepMemory, Work};
 use super::lane::{LaneError, Window};
-use super::lane_batch::{LaneBatch, LaneEnd};
-use super::{Action, Counted, MemoryError, Operation, Remote, Rights};
+use super::local_memory::{LocalMemory, Memory, SMALL_BYTES};
+use super::{BatchId, Counted, LaneEnd, MAX_OPERATION_BYTES, MemoryError, Remote, Rights};
 use crate::kit::device_channel::DeviceChannel;
-
-/// Longer operations travel as calls: so many bytes of registered memory are each client's.
-pub const MAX_ONE_SIDED_BYTES: usize = 64 << 10;
 
 /// Most operations posted at once. Those behind them wait for room.
 const MAX_POSTED: usize = 128;
 
 /// Most operations that wait for room.
 const MAX_WAITING: usize = 4096;
-
-/// Buffers of operations of up to [`SMALL_BYTES`], and of longer ones. Their pages are touched when they are first used.
-const SMALL_BUFFERS: usize = MAX_POSTED;
-const LARGE_BUFFERS: usize = 8;
-const SMALL_BYTES: usize = 1024;
 
 /// Lends whose windows are remembered. The owner tells those that were forgotten again.
 const MAX_KNOWN_WINDOWS: usize = 256;
@@ -60,87 +54,118 @@ pub struct ClientLane {
     /// First: it drops its buffers before their pools.
     qp: QueuePair,
     cq: CompletionQueue,
-    small: BufferPool,
-    large: BufferPool,
     max_inline: usize,
+    max_message: u64,
     visibility: Visibility,
+    atomics: Atomics,
     /// Most operations posted at once.
     depth: usize,
     /// Its number at the owner, which is a secret of the two.
     number: u64,
     /// By lend and epoch. `None`: the owner has bound none.
     windows: HashMap<LendId, Option<Known>>,
-    /// In the order in which they were posted.
-    posted: VecDeque<PostedOperation>,
-    waiting: VecDeque<WaitingOperation>,
-    /// Of operations that have completed, in their order.
+    /// The window that was used last.
+    recent: Option<(LendId, Known)>,
+    /// Operations that were posted together, in their order. They are posted until the completion of the last.
+    runs: VecDeque<Run>,
+    /// How many operations these are.
+    posted: usize,
+    /// The number of the next operation.
+    next: u64,
+    /// Batches of which operations wait for room, or for a fence.
+    waiting: VecDeque<u32>,
+    /// How many operations of these were not posted when they were queued.
+    queued: usize,
+    /// What the queue pair has given back, in the order of its operations.
     filled: VecDeque<Buffer>,
+    completions: Box<[WorkCompletion; POLLED_AT_ONCE]>,
+    /// Of batches that have ended since the last poll.
+    ended: Vec<Waker>,
     /// No batch's deadline is before this.
     earliest: Instant,
     is_over: bool,
+    site: Site,
     /// Dropped last: it makes events for the queue.
     _channel: Arc<DeviceChannel>,
+}
+
+/// Whether atomic operations are done one-sided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atomics {
+    /// They are.
+    OneSided,
+    /// The device's atomic operations are not atomic with those of a CPU, so they travel as calls, and the owner's CPU does all of them.
+    Calls,
 }
 
 /// A window, and when this end stops to use it.
 ///
 /// The owner takes the access away when the lease is over. It may be stopped then, so a client that keeps the rules asks it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Known {
     window: Window,
     until: Instant,
 }
 
-/// Where the bytes of a batch's operations are, in their order.
+/// Operations of one batch that were posted together.
 #[derive(Debug)]
-pub struct Targets(Vec<RemoteSlice>);
-
-#[derive(Debug)]
-struct WaitingOperation {
-    batch: Arc<LaneBatch>,
-    at: usize,
-    target: RemoteSlice,
+struct Run {
+    batch: u32,
+    count: u32,
+    /// The number of the last one.
+    last: u64,
 }
 
+/// What a lane has made of a batch.
 #[derive(Debug)]
-struct PostedOperation {
-    batch: Arc<LaneBatch>,
-    has_buffer: bool,
+pub enum Submitted {
+    /// It is under way, or waits for room.
+    Accepted,
+    /// It must travel as a call. The owner was not asked for a window of this lend.
+    Unknown(Remote),
+    /// It must travel as a call.
+    Refused,
 }
 
 impl ClientLane {
-    /// A lane on this device that is not connected yet, for callers whose thread has this site.
+    /// A lane on this device that is not connected yet, for callers whose thread has this site, and who have these batches.
     ///
     /// # Errors
     /// The device cannot carry one, or has no memory for it.
-    pub fn prepare(device: &Device, site: &Site) -> Result<ClientLane, LaneError> {
+    pub fn prepare(
+        device: &Device,
+        site: &Site,
+        batches: &mut Batches,
+    ) -> Result<ClientLane, LaneError> {
         let caps = device.caps();
         let depth = MAX_POSTED.min(caps.max_send_wr).min(caps.max_cqe);
         let channel = DeviceChannel::at(site, device)?;
-        let domain = device.alloc_pd()?;
+        let domain = batches.memory_on(device)?.domain();
         let cq = device.create_cq(depth + 1, Some(channel.channel()))?;
         let config = QueuePairConfig::new(QpType::Rc, cq.handle(), cq.handle());
         let qp = domain.create_qp(config.max_send_wr(depth).max_recv_wr(1))?;
-        let pool = |count: usize, size: usize| {
-            domain.alloc_private_on_demand(count * size).map(|region| region.into_pool(size))
-        };
-        let small = pool(SMALL_BUFFERS, SMALL_BYTES)?;
-        let large = pool(LARGE_BUFFERS, MAX_ONE_SIDED_BYTES)?;
         Ok(ClientLane {
             qp,
             cq,
-            small,
-            large,
             max_inline: caps.max_inline.min(SMALL_BYTES),
+            max_message: caps.max_message.min(MAX_OPERATION_BYTES),
             visibility: caps.visibility,
+            atomics: if caps.atomics_include_cpu { Atomics::OneSided } else { Atomics::Calls },
             depth,
             number: 0,
             windows: HashMap::new(),
-            posted: VecDeque::with_capacity(depth),
+            recent: None,
+            runs: VecDeque::with_capacity(depth),
+            posted: 0,
+            next: 1,
             waiting: VecDeque::new(),
+            queued: 0,
             filled: VecDeque::new(),
+            completions: Box::default(),
+            ended: Vec::new(),
             earliest: Instant::FAR_FUTURE,
             is_over: false,
+            site: site.clone(),
             _channel: channel,
         })
     }
@@ -170,14 +195,19 @@ impl ClientLane {
         self.is_over
     }
 
+    /// Whether operations are under way, or wait.
+    pub fn is_busy(&self) -> bool {
+        self.posted > 0 || !self.waiting.is_empty()
+    }
+
     /// What the end of an operation means.
     pub fn visibility(&self) -> Visibility {
         self.visibility
     }
 
-    /// Whether the owner was asked for a window of this lend.
-    pub fn knows(&self, at: &Remote) -> bool {
-        self.windows.contains_key(&lend_id(at))
+    /// How atomic operations travel.
+    pub fn atomics(&self) -> Atomics {
+        self.atomics
     }
 
     /// The owner, who was asked at this moment, has bound a window of this lend, or has said that it does not.
@@ -192,40 +222,64 @@ impl ClientLane {
             };
             Known { window, until }
         });
+        self.recent = None;
         self.windows.insert(lend_id(at), known);
     }
 
-    /// Where the bytes of these operations are, if all can be done now without the owner's CPU, as far as this end knows.
-    pub fn targets(&self, operations: &[Operation], now: Instant) -> Option<Targets> {
-        let targets = operations.iter().map(|it| self.target(&it.at, it.needs(), now));
-        targets.collect::<Option<_>>().map(Targets)
-    }
-
-    /// Takes a batch with the [targets](Self::targets) of its operations, and posts what there is room for.
+    /// Takes a batch of operations, if all can be done without the owner's CPU, as far as this end knows, and posts what there is room for.
     ///
     /// # Errors
     /// [`MemoryError::Full`]: so much waits that this does not find a place. Nothing was posted.
-    pub fn submit(&mut self, batch: &Arc<LaneBatch>, targets: Targets) -> Result<(), MemoryError> {
-        if self.waiting.len() + targets.0.len() > MAX_WAITING {
+    #[inline]
+    pub fn submit(&mut self, batches: &mut Batches, id: BatchId) -> Result<Submitted, MemoryError> {
+        let record = batches.record_mut(id);
+        let mut unknown = None;
+        for step in &mut record.steps {
+            match self.target(&step.at, step.needs()) {
+                Some(target) => step.target = target,
+                None if self.windows.contains_key(&lend_id(&step.at)) => {
+                    return Ok(unknown.map_or(Submitted::Refused, Submitted::Unknown));
+                }
+                None => unknown = unknown.or(Some(step.at)),
+            }
+        }
+        if let Some(lend) = unknown {
+            return Ok(Submitted::Unknown(lend));
+        }
+        let count = record.steps.len();
+        if count == 0 {
+            return Ok(Submitted::Refused);
+        }
+        if self.queued + count > MAX_WAITING {
             return Err(MemoryError::Full { what: Counted::Operations });
         }
-        self.earliest = self.earliest.min(batch.deadline());
-        let operations = targets.0.into_iter().enumerate();
-        self.waiting.extend(operations.map(|(at, target)| WaitingOperation {
-            batch: Arc::clone(batch),
-            at,
-            target,
-        }));
-        self.post_waiting();
-        Ok(())
+        self.earliest = self.earliest.min(record.deadline);
+        record.is_queued = true;
+        self.queued += count;
+        self.waiting.push_back(id.index() as u32);
+        self.post_waiting(batches);
+        Ok(Submitted::Accepted)
+    }
+
+    /// The batch has this deadline, as it now turns out.
+    pub fn set_deadline(&mut self, batches: &mut Batches, id: BatchId, deadline: Instant) {
+        batches.record_mut(id).deadline = deadline;
+        self.earliest = self.earliest.min(deadline);
     }
 
     /// Where the bytes are, if they and the right are within a window.
-    fn target(&self, at: &Remote, needs: Rights, now: Instant) -> Option<RemoteSlice> {
-        let Known { window, until } = self.windows.get(&lend_id(at))?.as_ref()?;
-        let is_small = at.len as usize <= MAX_ONE_SIDED_BYTES && at.len > 0;
+    #[inline]
+    fn target(&mut self, at: &Remote, needs: Rights) -> Option<RemoteSlice> {
+        let id = lend_id(at);
+        let is_recent = self.recent.as_ref().is_some_and(|(recent, _)| *recent == id);
+        if !is_recent {
+            self.recent = self.windows.get(&id)?.clone().map(|known| (id, known));
+        }
+        let (_, Known { window, until }) = self.recent.as_ref()?;
+        let is_possible = at.len > 0 && at.len <= self.max_message;
         let is_permitted = Rights::from_bits_truncate(window.rights).contains(needs);
-        if window.key != at.key || !is_small || !is_permitted || now >= *until {
+        let is_alive = || *until == Instant::FAR_FUTURE || self.site.now() < *until;
+        if window.key != at.key || !is_possible || !is_permitted || !is_alive() {
             return None;
         }
         let offset = at.offset.checked_sub(window.begin)?;
@@ -233,30 +287,36 @@ impl ClientLane {
     }
 
     /// Posts what waits, as far as there is room, with one doorbell.
-    fn post_waiting(&mut self) {
+    #[inline]
+    fn post_waiting(&mut self, batches: &mut Batches) {
         let mut has_posted = false;
-        while let Some(next) = self.waiting.front() {
-            if next.batch.is_over() {
-                self.waiting.pop_front();
+        while let Some(index) = self.waiting.front().copied() {
+            let (record, memory) = batches.parts(index);
+            if record.is_over() {
+                self.end_waiting(batches);
                 continue;
             }
-            if self.posted.len() >= self.depth || !next.batch.may_begin(next.at) {
-                break;
-            }
-            let (batch, at, target) = (Arc::clone(&next.batch), next.at, next.target);
-            match self.post(batch.action(at), target) {
-                Ok(has_buffer) => {
-                    batch.note_posted();
-                    self.waiting.pop_front();
-                    self.posted.push_back(PostedOperation { batch, has_buffer });
-                    has_posted = true;
+            let most = self.depth - self.posted;
+            let until = record.may_post_until().min(record.posted + most);
+            let posted = match memory {
+                Some(memory) if record.posted < until => self.post_run(index, record, memory, until),
+                _ => break,
+            };
+            match posted {
+                Ok(()) => has_posted = true,
+                // Completions give memory and room back.
+                Err(NotPosted::NoRoom) if self.posted > 0 => break,
+                // The program has all memory. A call needs none.
+                Err(NotPosted::NoRoom) => {
+                    self.ended.extend(record.end(LaneEnd::NotDone));
                 }
-                // Completions give buffers and room back.
-                Err(NotPosted::NoRoom) if !self.posted.is_empty() => break,
-                Err(_) => {
+                Err(NotPosted::Broken) => {
                     self.is_over = true;
                     break;
                 }
+            }
+            if record.posted == record.steps.len() {
+                self.end_waiting(batches);
             }
         }
         if has_posted {
@@ -264,103 +324,216 @@ impl ClientLane {
         }
     }
 
-    /// Posts an operation without ringing. Returns whether it has a buffer.
-    fn post(&mut self, action: &Action, target: RemoteSlice) -> Result<bool, NotPosted> {
-        let len = target.len() as usize;
-        if let Action::Write(bytes) = action
-            && bytes.len() <= self.max_inline
-        {
-            let request = WorkRequest::write(&bytes[..], target).signaled(0);
-            let posted = self.qp.post_unrung(request);
-            return posted.map(|()| false).map_err(|_| NotPosted::Broken);
+    /// The first batch that waits does not wait any more.
+    #[inline]
+    fn end_waiting(&mut self, batches: &mut Batches) {
+        let Some(index) = self.waiting.pop_front() else { return };
+        let (record, _) = batches.parts(index);
+        record.is_queued = false;
+        self.queued -= record.steps.len();
+        batches.free_if_unused(index);
+    }
+
+    /// Posts the operations of a batch up to this index, or up to the first for which there is no memory, without ringing.
+    #[inline]
+    fn post_run(
+        &mut self,
+        index: u32,
+        record: &mut Record,
+        memory: &mut LocalMemory,
+        until: usize,
+    ) -> Result<(), NotPosted> {
+        let from = record.posted;
+        let mut steps = record.steps[from..until].iter_mut();
+        let lacking = steps.position(|step| !self.has_memory(step, memory));
+        let count = lacking.unwrap_or(until - from);
+        if count == 0 {
+            return Err(NotPosted::NoRoom);
         }
-        let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };
-        let mut buffer = pool.take().ok_or(NotPosted::NoRoom)?;
-        buffer.set_len(len);
-        let request = match action {
-            Action::Read => WorkRequest::read(buffer, target),
-            Action::Write(bytes) => {
-                buffer.copy_from_slice(bytes);
-                WorkRequest::write(buffer, target).unsignaled()
+        for at in from..from + count {
+            let number = self.next + (at - from) as u64;
+            let request = request(record, at, self.max_inline);
+            let (request, of_pool) = request.ok_or(NotPosted::Broken)?;
+            let request = match at + 1 == from + count {
+                true => request.signaled(number),
+                false => request.failing_as(number),
+            };
+            if self.qp.post_unrung(request).is_err() {
+                self.note_posted(index, record, at - from);
+                return Err(NotPosted::Broken);
             }
-            Action::CompareAndSwap { expected, new } => {
-                WorkRequest::compare_and_swap(buffer, target, *expected, *new)
+            if let Some(of_pool) = of_pool {
+                record.steps[at].memory = StepMemory::Posted(of_pool);
             }
-            Action::FetchAdd { add } => WorkRequest::fetch_add(buffer, target, *add),
+        }
+        self.note_posted(index, record, count);
+        Ok(())
+    }
+
+    /// So many operations of a batch were posted.
+    #[inline]
+    fn note_posted(&mut self, index: u32, record: &mut Record, count: usize) {
+        if count == 0 {
+            return;
+        }
+        self.next += count as u64;
+        self.posted += count;
+        record.posted += count;
+        record.under_way += count;
+        self.runs.push_back(Run { batch: index, count: count as u32, last: self.next - 1 });
+    }
+
+    /// Gets the memory that the step needs. `false`: there is none at present.
+    #[inline]
+    fn has_memory(&self, step: &mut Step, memory: &mut LocalMemory) -> bool {
+        let bytes: Option<&[u8]> = match &step.work {
+            _ if matches!(step.memory, StepMemory::Here(_)) => return true,
+            Work::Write(bytes) if bytes.len() <= self.max_inline => return true,
+            Work::WriteKept(_) if step.at.len as usize <= self.max_inline => return true,
+            Work::Write(bytes) => Some(bytes),
+            // Its bytes are copied when it is posted.
+            _ => None,
         };
-        let posted = self.qp.post_unrung(request.signaled(0));
-        posted.map(|()| true).map_err(|_| NotPosted::Broken)
+        let Some(mut taken) = memory.take(step.at.len as usize) else { return false };
+        if let Some(bytes) = bytes {
+            taken.bytes.copy_in(0, bytes);
+        }
+        step.memory = StepMemory::Here(taken);
+        true
     }
 
     /// Takes what has completed at `now`, and posts what waited for it. Adds what wakes callers whose batches have ended.
-    pub fn poll(&mut self, now: Instant, woken: &mut Vec<Waker>) -> Progress {
+    #[inline]
+    pub fn poll(
+        &mut self,
+        batches: &mut Batches,
+        now: Instant,
+        woken: &mut Vec<Waker>,
+    ) -> Progress {
         let mut progress = Progress::IDLE;
         if self.is_over {
-            self.end_all(LaneEnd::Lost, woken);
+            self.end_all(batches, LaneEnd::Lost, woken);
             return progress;
         }
-        if !self.posted.is_empty() {
-            progress.worked += self.take_completions(woken);
+        if self.posted > 0 {
+            progress.worked += self.take_completions(batches, woken);
         }
         if now >= self.earliest {
-            progress.worked += self.expire(now, woken);
+            progress.worked += self.expire(batches, now, woken);
         }
         if !self.waiting.is_empty() {
-            self.post_waiting();
+            self.post_waiting(batches);
+            if self.is_over {
+                self.end_all(batches, LaneEnd::Lost, woken);
+            }
         }
-        if self.is_over {
-            self.end_all(LaneEnd::Lost, woken);
-        }
-        if !self.posted.is_empty() {
+        woken.append(&mut self.ended);
+        if self.posted > 0 {
             let look = now.saturating_add_nanos(LOOK_NS);
             progress.next = PollAt::At(look.min(self.earliest));
         }
         progress
     }
 
-    fn take_completions(&mut self, woken: &mut Vec<Waker>) -> u32 {
-        let mut completions: [WorkCompletion; POLLED_AT_ONCE] = Default::default();
+    #[inline]
+    fn take_completions(&mut self, batches: &mut Batches, woken: &mut Vec<Waker>) -> u32 {
         let mut taken = 0;
         loop {
-            let count = match self.cq.poll(&mut completions) {
+            let count = match self.cq.poll(&mut self.completions[..]) {
                 Ok(0) => return taken,
                 Ok(count) => count,
                 Err(_) => {
                     self.is_over = true;
+                    self.end_all(batches, LaneEnd::Lost, woken);
                     return taken + 1;
                 }
             };
             taken += count as u32;
             let filled = &mut self.filled;
             self.qp.reclaim(&mut |buffer| filled.push_back(buffer));
-            for completion in &completions[..count] {
-                if completion.status != Status::Success {
-                    self.is_over = true;
-                    self.end_all(end_of(completion.status), woken);
+            for at in 0..count {
+                let (id, status) = (self.completions[at].id, self.completions[at].status);
+                if status != Status::Success {
+                    self.fail(batches, id, status, woken);
                     return taken;
                 }
-                let Some(done) = self.posted.pop_front() else { return taken };
-                let buffer = if done.has_buffer { self.filled.pop_front() } else { None };
-                let filled = buffer.as_deref().unwrap_or_default();
-                woken.extend(done.batch.note_done(filled));
+                self.complete_until(batches, id, woken);
+            }
+            if count < POLLED_AT_ONCE {
+                return taken;
             }
         }
     }
 
-    /// Ends the batches whose deadlines have passed. What they have posted goes on.
-    fn expire(&mut self, now: Instant, woken: &mut Vec<Waker>) -> u32 {
-        let (mut earliest, mut ended) = (Instant::FAR_FUTURE, 0);
-        let posted = self.posted.iter().map(|it| &it.batch);
-        for batch in posted.chain(self.waiting.iter().map(|it| &it.batch)) {
-            if batch.is_over() {
-                continue;
+    /// The operations up to this number have been done.
+    #[inline]
+    fn complete_until(&mut self, batches: &mut Batches, number: u64, woken: &mut Vec<Waker>) {
+        while let Some(run) = self.runs.front_mut() {
+            let first = run.last + 1 - u64::from(run.count);
+            if number < first {
+                return;
             }
-            if batch.deadline() <= now {
-                let how = if batch.is_unposted() { LaneEnd::NotDone } else { LaneEnd::Late };
-                woken.extend(batch.end(how));
+            let count = (number.min(run.last) + 1 - first) as u32;
+            run.count -= count;
+            let (index, is_whole) = (run.batch, run.count == 0);
+            if is_whole {
+                self.runs.pop_front();
+            }
+            self.complete(batches, index, count as usize, woken);
+            if !is_whole {
+                return;
+            }
+        }
+    }
+
+    /// So many further operations of a batch have been done.
+    #[inline]
+    fn complete(
+        &mut self,
+        batches: &mut Batches,
+        index: u32,
+        count: usize,
+        woken: &mut Vec<Waker>,
+    ) {
+        self.posted -= count;
+        let (record, mut memory) = batches.parts(index);
+        record.under_way -= count;
+        let done = record.done;
+        for step in &mut record.steps[done..done + count] {
+            step.take_back(&mut self.filled);
+        }
+        woken.extend(record.note_done(count, &mut memory));
+        batches.free_if_unused(index);
+    }
+
+    /// The operation of this number has failed, and those behind it with it.
+    #[cold]
+    fn fail(
+        &mut self,
+        batches: &mut Batches,
+        number: u64,
+        status: Status,
+        woken: &mut Vec<Waker>,
+    ) {
+        self.is_over = true;
+        if let Some(before) = number.checked_sub(1) {
+            self.complete_until(batches, before, woken);
+        }
+        self.end_all(batches, end_of(status), woken);
+    }
+
+    /// Ends the batches whose deadlines have passed. What they have posted goes on.
+    #[cold]
+    fn expire(&mut self, batches: &mut Batches, now: Instant, woken: &mut Vec<Waker>) -> u32 {
+        let (mut earliest, mut ended) = (Instant::FAR_FUTURE, 0);
+        let is_here = |record: &&mut Record| record.under_way > 0 || record.is_queued;
+        for record in batches.records_mut().filter(is_here).filter(|record| !record.is_over()) {
+            if record.deadline <= now {
+                let how = if record.posted == 0 { LaneEnd::NotDone } else { LaneEnd::Late };
+                woken.extend(record.end(how));
                 ended += 1;
             } else {
-                earliest = earliest.min(batch.deadline());
+                earliest = earliest.min(record.deadline);
             }
         }
         self.earliest = earliest;
@@ -368,25 +541,47 @@ impl ClientLane {
     }
 
     /// Ends all batches: those that were posted in this way, the others have not been done.
-    fn end_all(&mut self, how: LaneEnd, woken: &mut Vec<Waker>) {
-        for PostedOperation { batch, .. } in self.posted.drain(..) {
-            woken.extend(batch.end(how));
+    #[cold]
+    fn end_all(&mut self, batches: &mut Batches, how: LaneEnd, woken: &mut Vec<Waker>) {
+        self.take_back_flushed(batches);
+        for Run { batch, count, .. } in self.runs.drain(..) {
+            let (record, _) = batches.parts(batch);
+            record.under_way -= count as usize;
+            woken.extend(record.end(how));
+            batches.free_if_unused(batch);
         }
-        for WaitingOperation { batch, .. } in self.waiting.drain(..) {
-            woken.extend(batch.end(LaneEnd::NotDone));
+        self.posted = 0;
+        while let Some(index) = self.waiting.front().copied() {
+            woken.extend(batches.parts(index).0.end(LaneEnd::NotDone));
+            self.end_waiting(batches);
+        }
+    }
+
+    /// The buffers of operations that were not done, as far as the device has left them by now, so that their bytes are not lost.
+    fn take_back_flushed(&mut self, batches: &mut Batches) {
+        while self.cq.poll(&mut self.completions[..]).is_ok_and(|count| count > 0) {}
+        let filled = &mut self.filled;
+        self.qp.reclaim(&mut |buffer| filled.push_back(buffer));
+        for run in &self.runs {
+            let (record, _) = batches.parts(run.batch);
+            let posted = record.posted;
+            let from = posted.saturating_sub(record.under_way);
+            for step in &mut record.steps[from..posted] {
+                step.take_back(&mut self.filled);
+            }
         }
     }
 
     /// Ends it, and all that is under way: it may have landed.
-    pub fn end(&mut self, woken: &mut Vec<Waker>) {
+    pub fn end(&mut self, batches: &mut Batches, woken: &mut Vec<Waker>) {
         self.is_over = true;
-        self.end_all(LaneEnd::Lost, woken);
+        self.end_all(batches, LaneEnd::Lost, woken);
     }
 
     /// Prepares for the thread to sleep: from now on, a completion makes an event at the site. To be called before the last
     /// [`poll`](Self::poll).
     pub fn arm(&mut self) -> Armed {
-        if self.posted.is_empty() {
+        if self.posted == 0 {
             return Armed::ByWaker;
         }
         self.cq.arm();
@@ -394,9 +589,65 @@ impl ClientLane {
     }
 }
 
-/// Why an operation was not posted.
+impl Step {
+    /// The right that it needs.
+    #[inline]
+    fn needs(&self) -> Rights {
+        match self.work {
+            Work::Read | Work::ReadInto => Rights::READ,
+            Work::Write(_) | Work::WriteKept(_) | Work::WriteFrom => Rights::WRITE,
+            Work::CompareAndSwap { .. } | Work::FetchAdd { .. } => Rights::ATOMIC,
+        }
+    }
+
+    /// Gets its memory back from the queue pair, which has returned that of all operations before.
+    #[inline]
+    fn take_back(&mut self, filled: &mut VecDeque<Buffer>) {
+        if let StepMemory::Posted(of_pool) = &mut self.memory
+            && let Some(bytes) = filled.pop_front()
+        {
+            self.memory = StepMemory::Here(Memory { bytes, of_pool: of_pool.take() });
+        }
+    }
+}
+
+/// The work request of a step, and what is left of its memory, if it has any. `None`: it has not got the memory that it needs.
+#[inline]
+#[allow(clippy::type_complexity)]
+fn request(
+    record: &mut Record,
+    at: usize,
+    max_inline: usize,
+) -> Option<(WorkRequest<'_>, Option<Option<crate::buffers::OfPool>>)> {
+    let Step { at: remote, target, .. } = record.steps[at];
+    let memory = std::mem::replace(&mut record.steps[at].memory, StepMemory::None);
+    let StepMemory::Here(Memory { mut bytes, of_pool }) = memory else {
+        let inline: &[u8] = match &record.steps[at].work {
+            Work::Write(bytes) => bytes,
+            Work::WriteKept(begin) => record.kept(*begin, remote.len),
+            _ => return None,
+        };
+        debug_assert!(inline.len() <= max_inline, "it has got memory");
+        return Some((WorkRequest::write(inline, target).unsignaled(), None));
+    };
+    let request = match record.steps[at].work {
+        Work::Read | Work::ReadInto => WorkRequest::read(bytes, target),
+        Work::WriteKept(begin) => {
+            bytes.copy_from_slice(record.kept(begin, remote.len));
+            WorkRequest::write(bytes, target).unsignaled()
+        }
+        Work::Write(_) | Work::WriteFrom => WorkRequest::write(bytes, target).unsignaled(),
+        Work::CompareAndSwap { expected, new } => {
+            WorkRequest::compare_and_swap(bytes, target, expected, new)
+        }
+        Work::FetchAdd { add } => WorkRequest::fetch_add(bytes, target, add),
+    };
+    Some((request, Some(of_pool)))
+}
+
+/// Why operations were not posted.
 enum NotPosted {
-    /// There is no buffer at present.
+    /// There is no memory for them at present.
     NoRoom,
     /// The queue pair takes nothing any more.
     Broken,

@@ -7,13 +7,14 @@
 //! An operation is [executed](Memory::execute) by the owner for a client that asks for it in a call, or one-sided, on a *lane*: a queue
 //! pair of each end. The owner binds a memory window for each lend that a lane's client uses, and invalidates it to end the access.
 
+mod batches;
 mod client_lane;
 mod error;
 pub mod grants;
 mod host;
 mod host_lanes;
 mod lane;
-mod lane_batch;
+mod local_memory;
 mod opening;
 mod operation;
 mod planted;
@@ -22,11 +23,11 @@ mod remote;
 mod revoking;
 mod rights;
 
-pub use client_lane::{ClientLane, MAX_ONE_SIDED_BYTES, Targets};
+pub use batches::{BatchId, Batches, LaneEnd, Taking};
+pub use client_lane::{Atomics, ClientLane, Submitted};
 pub use error::{BatchError, Counted, Denied, MemoryError};
 pub use host::{AllocError, Memory, MemorySnapshot, OldestLend};
 pub use lane::{LaneError, Window, lane_devices};
-pub use lane_batch::{LaneBatch, LaneEnd};
 pub use opening::{BindingWindow, OpeningLane};
 pub use operation::{
     Action, MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_OPERATION_BYTES, Operation, Outcome,

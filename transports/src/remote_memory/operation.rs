@@ -93,13 +93,24 @@ impl Operation {
     /// - [`OutOfRange`](MemoryError::OutOfRange): a write of more or fewer bytes than the memory has.
     /// - [`Unaligned`](MemoryError::Unaligned): an atomic operation on anything but an aligned word.
     pub fn check(&self) -> Result<(), MemoryError> {
+        match &self.action {
+            Action::Write(bytes) => self.check_with(bytes.len() as u64),
+            _ => self.check_with(self.at.len),
+        }
+    }
+
+    /// Whether it can be done at all, with so many bytes that are written, if it is a write.
+    ///
+    /// # Errors
+    /// [`MemoryError`], for the reasons that [`check`](Self::check) has.
+    pub fn check_with(&self, bytes: u64) -> Result<(), MemoryError> {
         let Remote { offset, len, .. } = self.at;
         if len > MAX_OPERATION_BYTES {
             return Err(too_many(Counted::Bytes, len, MAX_OPERATION_BYTES));
         }
         match &self.action {
-            Action::Write(bytes) if bytes.len() as u64 != len => {
-                Err(MemoryError::OutOfRange { offset: 0, len: bytes.len() as u64, of: len })
+            Action::Write(_) if bytes != len => {
+                Err(MemoryError::OutOfRange { offset: 0, len: bytes, of: len })
             }
             Action::CompareAndSwap { .. } | Action::FetchAdd { .. }
                 if len != 8 || !offset.is_multiple_of(8) =>

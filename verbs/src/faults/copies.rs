@@ -40,7 +40,7 @@ impl Copy {
         let Copy { buffer, imm, handle, qp, qkey } = self;
         let to = Some(Destination { handle: &handle, qp, qkey });
         let work = Work::Send { local: Local::Buffer(buffer), imm, to };
-        post(WorkRequest { work, signaled: None })
+        post(WorkRequest { work, signaled: None, failure_id: 0 })
     }
 }
 

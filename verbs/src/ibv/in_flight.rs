@@ -67,6 +67,12 @@ impl SendSlots {
         self.posted.store(number + 1, Ordering::Release);
     }
 
+    /// Replaces the id of a work request that the device does not have yet.
+    #[inline]
+    pub(super) fn identify(&self, number: u64, id: u64) {
+        self.slot(number).id.store(id, Ordering::Relaxed);
+    }
+
     /// Handles the completion of the request whose number ends with `low`: retires it and all before it. `None`
     /// if there is no such request, because the device reported a wrong one.
     #[inline]

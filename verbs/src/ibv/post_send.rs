@@ -56,6 +56,7 @@ impl QueuePair {
         if let Work::Write { local: Local::Inline(bytes), remote, imm } = request.work
             && self.append_inline_write(bytes, remote, imm, request.signaled)
         {
+            self.identify_last(request.failure_id);
             return Ok(());
         }
         if let Err(error) = self.check(&request) {
@@ -64,7 +65,7 @@ impl QueuePair {
         if self.pending.is_full() {
             self.ring_doorbell();
         }
-        let WorkRequest { work, signaled } = request;
+        let WorkRequest { work, signaled, failure_id } = request;
         match work {
             Work::BindWindow { window, memory, access } => {
                 return self.post_binding(window, memory, access, signaled);
@@ -72,7 +73,16 @@ impl QueuePair {
             Work::InvalidateWindow { window } => self.post_invalidation(window, signaled),
             work => self.take(work, signaled),
         }
+        self.identify_last(failure_id);
         Ok(())
+    }
+
+    /// Notes the id of the last work request, which the device does not have yet, if it fails.
+    #[inline]
+    fn identify_last(&self, failure_id: u64) {
+        if failure_id != 0 {
+            self.shared.sends.identify(self.posted - 1, failure_id);
+        }
     }
 
     /// Posts an inline WRITE_WITH_IMM, without ringing.

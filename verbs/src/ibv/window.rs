@@ -153,7 +153,7 @@ impl QueuePair {
             Ok(found) => found,
             Err(error) => {
                 let work = Work::BindWindow { window, memory, access };
-                return Err((error, WorkRequest { work, signaled }));
+                return Err((error, WorkRequest { work, signaled, failure_id: 0 }));
             }
         };
         if let Some(rkey) = renewed {

@@ -46,7 +46,7 @@ impl World {
             Ok(number) => number,
             Err(error) => return Err((error, request)),
         };
-        let WorkRequest { work, signaled } = request;
+        let WorkRequest { work, signaled, failure_id } = request;
         let to = match &work {
             Work::Send { to: Some(to), .. } => {
                 QpId { node: to.handle.sim().map_or(qp.node, |way| way.node), number: to.qp.0 }
@@ -82,7 +82,7 @@ impl World {
         message.skipped = skipped;
         message.payload.extend_from_slice(inline);
         let wqe = Wqe {
-            id: signaled.unwrap_or(0),
+            id: signaled.unwrap_or(failure_id),
             message: index,
             to,
             len: len as u32,

@@ -239,14 +239,14 @@ impl QueuePair {
         if let Err(error) = self.check(&request) {
             return Err((error, request));
         }
-        let WorkRequest { work, signaled } = request;
+        let WorkRequest { work, signaled, failure_id } = request;
         let (task, buffer) = self.task(work);
         let number = self.posted;
         self.posted = number + 1;
         let mut item = Item {
             task,
             number,
-            id: signaled.unwrap_or(0),
+            id: signaled.unwrap_or(failure_id),
             signaled: signaled.is_some(),
             pair: self.pair.id,
             qp: self.pair.number,
