@@ -55,6 +55,7 @@
 mod client;
 mod lane;
 mod operation;
+mod poll;
 mod service;
 mod usage;
 
@@ -66,6 +67,7 @@ pub use farcall_transports::remote_memory::{
 
 pub use self::client::{Batch, Capabilities, Carrier, Completion, RemoteMemory};
 pub use self::operation::{BatchCall, MemoryCall};
+pub use self::poll::{Outcomes, PendingBatch, PollBatch, PollMemory};
 /// The service by which a server lends its [`Memory`]. For [`Authentication::permit`](crate::Authentication::permit) its name is
 /// `farcall.memory`.
 pub use self::service::LentMemoryServer as MemoryServer;

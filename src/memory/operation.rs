@@ -262,7 +262,7 @@ fn own_error(error: CallError<MemoryError>) -> MemoryError {
     }
 }
 
-fn batch_error(error: CallError<BatchError>) -> BatchError {
+pub(super) fn batch_error(error: CallError<BatchError>) -> BatchError {
     match error {
         CallError::Service(error) => error,
         CallError::Rpc(error) => BatchError { at: 0, error: not_answered(&error) },

@@ -110,6 +110,11 @@ impl Connection {
         self.timeout_us = wire::timeout_us(self.timeout_ns);
     }
 
+    /// The timeout of later calls: see [`set_timeout`](Self::set_timeout).
+    pub fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout_ns)
+    }
+
     /// The limit of calls in flight at once.
     pub fn window(&self) -> u32 {
         self.transport.limits().window

@@ -218,17 +218,45 @@ impl Batches {
         }
     }
 
-    /// The bytes that an operation has read, or the word before an atomic one. Of [`Taking::InPlace`].
+    /// The bytes that an operation has read; none of another. Of [`Taking::InPlace`].
     #[inline]
     pub fn bytes_of(&self, id: BatchId, at: usize) -> &[u8] {
-        let record = self.record(id);
-        match record.steps.get(at) {
-            Some(Step { work, memory: StepMemory::Here(memory), .. })
-                if at < record.done && !matches!(work, Work::WriteFrom) =>
-            {
-                &memory.bytes
-            }
+        match self.done_step(id, at) {
+            Some((Work::Read | Work::ReadInto, bytes)) => bytes,
             _ => &[],
+        }
+    }
+
+    /// The word before an atomic operation. Of [`Taking::InPlace`].
+    #[inline]
+    pub fn word_of(&self, id: BatchId, at: usize) -> Option<u64> {
+        match self.done_step(id, at)? {
+            (Work::CompareAndSwap { .. } | Work::FetchAdd { .. }, bytes) => {
+                bytes.first_chunk().map(|word| u64::from_ne_bytes(*word))
+            }
+            _ => None,
+        }
+    }
+
+    /// What an operation that was done has come to, as a value. Of [`Taking::InPlace`].
+    pub fn outcome_of(&self, id: BatchId, at: usize) -> Outcome {
+        match self.done_step(id, at) {
+            Some((Work::Read | Work::ReadInto, bytes)) => {
+                Outcome::Read(Bytes::copy_from_slice(bytes))
+            }
+            _ => self.word_of(id, at).map_or(Outcome::Written, Outcome::Word),
+        }
+    }
+
+    /// What an operation does that was done, and its memory.
+    #[inline]
+    fn done_step(&self, id: BatchId, at: usize) -> Option<(&Work, &[u8])> {
+        let record = self.record(id);
+        match record.steps.get(at)? {
+            Step { work, memory: StepMemory::Here(memory), .. } if at < record.done => {
+                Some((work, &memory.bytes))
+            }
+            _ => None,
         }
     }
 
