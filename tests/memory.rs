@@ -3,6 +3,8 @@
 
 #[path = "support/addresses.rs"]
 mod addresses;
+#[path = "memory/access.rs"]
+mod access;
 #[path = "memory/cases.rs"]
 mod cases;
 #[path = "memory/lender.rs"]
@@ -21,10 +23,11 @@ use std::thread;
 use std::time::Duration;
 
 use farcall::memory::{
-    Carrier, Memory, MemoryError, MemoryServer, Region, RemoteMemory, Rights, Until,
+    Carrier, Memory, MemoryError, MemoryServer, PollMemory, Region, RemoteMemory, Rights, Until,
 };
 use farcall::{Authentication, Key, RunningServer, Server};
 
+use self::access::{Access as _, Polled};
 use self::lender::{Borrowed, Lender, LenderClient, LenderServer, REGION_BYTES};
 
 /// Runs a case over each backend. The first letters of the names differ.
@@ -57,6 +60,39 @@ fn one_sided<F: Future<Output = ()>>(name: &str, case: impl Fn(Borrowed) -> F) {
     }
 }
 
+/// Runs a case with a polling client: over each backend, and then one-sided.
+fn polled<F: Future<Output = ()>>(name: &str, case: impl Fn(Borrowed<Polled>) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let name = &name[..name.len().min(16)];
+    let each = addresses::each_kind_of_address(&format!("poll-{name}")).into_iter();
+    let address = format!("shm://poll-one-{name}-{}", std::process::id());
+    for (address, one_sided) in each.map(|it| (it, false)).chain([(address, true)]) {
+        let (server, lent) = serve(&address);
+        let lender = LenderClient::connect(server.address()).wait().unwrap();
+        let memory = PollMemory::connect(server.address()).wait().unwrap();
+        println!("{address}");
+        if !one_sided {
+            runtime.block_on(case(Borrowed { lender, memory: Polled::here(memory) }));
+            continue;
+        }
+        let memory = Polled::here(memory.one_sided());
+        runtime.block_on(open_lane(&memory, &lent));
+        runtime.block_on(case(Borrowed { lender, memory }));
+    }
+}
+
+/// The first operations of a polling client travel as calls.
+async fn open_lane(memory: &Polled, lender: &Lender) {
+    let word = lender.region().lend(0..8, Rights::READ, Until::REVOKED).unwrap();
+    for _ in 0..1_000 {
+        if memory.memory().caps().carrier == Carrier::OneSided {
+            return;
+        }
+        memory.read(&word).await.unwrap();
+    }
+    panic!("there is no lane");
+}
+
 fn serve(address: &str) -> (RunningServer, Lender) {
     let lender = Lender::new();
     let server = Server::builder()
@@ -82,6 +118,13 @@ macro_rules! over_each_backend {
             }
         )+}
 
+        mod polling {$(
+            #[test]
+            fn $case() {
+                super::polled(stringify!($case), super::cases::$case);
+            }
+        )+}
+
         mod one_sided {$(
             #[test]
             fn $case() {
@@ -102,6 +145,14 @@ macro_rules! over_each_backend {
             #[test]
             fn $case() {
                 crate::on_rack::run_one_sided(super::cases::$case);
+            }
+        )+}
+
+        #[cfg(feature = "sim")]
+        mod polling_on_rack {$(
+            #[test]
+            fn $case() {
+                crate::on_rack::run_polled(super::cases::$case);
             }
         )+}
     };

@@ -7,6 +7,7 @@ use farcall::memory::{
 };
 use serde_json::{Value, json};
 
+use crate::access::Access;
 use crate::lender::{Borrowed, REGION_BYTES};
 
 const END: u64 = REGION_BYTES as u64;
@@ -35,7 +36,7 @@ pub(crate) fn no_such_lend() -> MemoryError {
     MemoryError::NotPermitted(Denied::NoSuchLend)
 }
 
-impl Borrowed {
+impl<M> Borrowed<M> {
     /// A part of the region until it is revoked.
     async fn lent(&self, begin: u64, end: u64, rights: Rights) -> Remote {
         self.lender.lend(begin, end, rights.bits(), None).await.unwrap()
@@ -56,7 +57,7 @@ fn pattern(len: usize) -> Bytes {
     (0..len).map(|at| (at % 251) as u8).collect::<Vec<u8>>().into()
 }
 
-pub(crate) async fn bytes_of_any_length_are_written_and_read(client: Borrowed) {
+pub(crate) async fn bytes_of_any_length_are_written_and_read<M: Access>(client: Borrowed<M>) {
     let lent = client.lent(0, END, Rights::READ | Rights::WRITE).await;
     for len in [0, 1, 7, 8, 9, 63, 64, 65, 1023, 1024, 1025, 4096, 4097, 65_535, 65_536] {
         let part = lent.slice(END - len..).unwrap();
@@ -79,7 +80,7 @@ pub(crate) async fn bytes_of_any_length_are_written_and_read(client: Borrowed) {
     );
 }
 
-pub(crate) async fn atomic_operations_change_words_and_give_what_they_were(client: Borrowed) {
+pub(crate) async fn atomic_operations_change_words_and_give_what_they_were<M: Access>(client: Borrowed<M>) {
     let lent = client.lent(64, 128, Rights::ATOMIC | Rights::READ).await;
     let word = lent.word(8).unwrap();
     let memory = &client.memory;
@@ -93,7 +94,7 @@ pub(crate) async fn atomic_operations_change_words_and_give_what_they_were(clien
     }
 }
 
-pub(crate) async fn a_batch_is_done_in_order_until_an_operation_fails(client: Borrowed) {
+pub(crate) async fn a_batch_is_done_in_order_until_an_operation_fails<M: Access>(client: Borrowed<M>) {
     assert_eq!(client.memory.batch().post().await, Ok(Vec::new()), "an empty one");
     let lent = client.lent(0, 64, Rights::all()).await;
     let read_only = client.lent(64, 128, Rights::READ).await;
@@ -120,7 +121,7 @@ pub(crate) async fn a_batch_is_done_in_order_until_an_operation_fails(client: Bo
     assert_eq!(client.memory.fetch_add(&word, 0).await, Ok(5), "the first alone was done");
 }
 
-pub(crate) async fn a_lend_permits_what_it_says(client: Borrowed) {
+pub(crate) async fn a_lend_permits_what_it_says<M: Access>(client: Borrowed<M>) {
     for rights in [Rights::READ, Rights::WRITE, Rights::ATOMIC, Rights::empty(), Rights::all()] {
         let lent = client.lent(0, 8, rights).await;
         let expected = |right: Rights, denied| match rights.contains(right) {
@@ -137,7 +138,7 @@ pub(crate) async fn a_lend_permits_what_it_says(client: Borrowed) {
     }
 }
 
-pub(crate) async fn guessed_values_give_no_access(client: Borrowed) {
+pub(crate) async fn guessed_values_give_no_access<M: Access>(client: Borrowed<M>) {
     let lent = client.lent(1024, 2048, Rights::all()).await;
     // A lane knows it.
     for _ in 0..2 {
@@ -169,7 +170,7 @@ pub(crate) async fn guessed_values_give_no_access(client: Borrowed) {
     assert_eq!(client.memory.read(&lent.slice(0..8).unwrap()).await.unwrap(), secret);
 }
 
-pub(crate) async fn a_slice_reaches_no_further_than_its_lend(client: Borrowed) {
+pub(crate) async fn a_slice_reaches_no_further_than_its_lend<M: Access>(client: Borrowed<M>) {
     let lent = client.lent(1024, 2048, Rights::all()).await;
     assert_eq!(
         lent.slice(0..1025),
@@ -202,7 +203,7 @@ pub(crate) async fn a_slice_reaches_no_further_than_its_lend(client: Borrowed) {
     assert_eq!(client.lender.load(0, END).await.unwrap(), all, "nothing has changed");
 }
 
-pub(crate) async fn what_no_device_could_do_is_refused_before_it_is_sent(client: Borrowed) {
+pub(crate) async fn what_no_device_could_do_is_refused_before_it_is_sent<M: Access>(client: Borrowed<M>) {
     let lent = client.lent(8, 1024, Rights::all()).await;
     let memory = &client.memory;
     for (begin, end) in [(1, 9), (4, 12), (0, 4), (0, 16), (0, 0)] {
@@ -234,7 +235,7 @@ pub(crate) async fn what_no_device_could_do_is_refused_before_it_is_sent(client:
     );
 }
 
-pub(crate) async fn a_revoked_lend_gives_errors_and_never_the_next_bytes(client: Borrowed) {
+pub(crate) async fn a_revoked_lend_gives_errors_and_never_the_next_bytes<M: Access>(client: Borrowed<M>) {
     let lent = client.lent(0, 64, Rights::all()).await;
     let (part, other) = (lent.slice(8..16).unwrap(), client.lent(0, 64, Rights::READ).await);
     client.memory.write(&part, &b"original"[..]).await.unwrap();
@@ -254,7 +255,7 @@ pub(crate) async fn a_revoked_lend_gives_errors_and_never_the_next_bytes(client:
     }
 }
 
-pub(crate) async fn a_lease_ends_by_itself_and_not_before(client: Borrowed) {
+pub(crate) async fn a_lease_ends_by_itself_and_not_before<M: Access>(client: Borrowed<M>) {
     let short = client.lender.lend(0, 8, Rights::READ.bits(), Some(2)).await.unwrap();
     let long = client.lender.lend(0, 8, Rights::READ.bits(), Some(3_600_000)).await.unwrap();
     let mut reads = 0;
@@ -271,7 +272,7 @@ pub(crate) async fn a_lease_ends_by_itself_and_not_before(client: Borrowed) {
     assert_eq!(client.lender.revoke(long).await, Ok(true));
 }
 
-pub(crate) async fn a_region_that_is_dropped_takes_its_lends_along(client: Borrowed) {
+pub(crate) async fn a_region_that_is_dropped_takes_its_lends_along<M: Access>(client: Borrowed<M>) {
     let lent = client.lent(0, 8, Rights::all()).await;
     client.memory.write(&lent, &b"original"[..]).await.unwrap();
     client.lender.replace_region().await.unwrap();

@@ -11,9 +11,9 @@ use farcall::{Bytes, CallContext};
 pub(crate) const REGION_BYTES: usize = 64 << 10;
 
 /// A client of the server, and of the memory that it lends.
-pub(crate) struct Borrowed {
+pub(crate) struct Borrowed<M = RemoteMemory> {
     pub(crate) lender: LenderClient,
-    pub(crate) memory: RemoteMemory,
+    pub(crate) memory: M,
 }
 
 #[farcall::service]

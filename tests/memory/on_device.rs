@@ -2,6 +2,9 @@
 //!
 //! A program, because the machine that has the device may not be the one that builds it.
 
+#[path = "access.rs"]
+#[expect(dead_code, reason = "it has no polling client")]
+mod access;
 #[path = "cases.rs"]
 mod cases;
 #[path = "lender.rs"]

@@ -6,12 +6,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use farcall::memory::{
-    Carrier, Counted, Memory, MemoryCall, MemoryError, MemoryServer, RemoteMemory, Rights, Until,
+    Carrier, Counted, Memory, MemoryCall, MemoryError, MemoryServer, PollMemory, RemoteMemory,
+    Rights, Until,
 };
 use farcall::rack::{Host, Rack};
-use farcall::{Bytes, ChannelOptions, DrivenServer, Server, ServiceClient};
+use farcall::{
+    Bytes, ChannelOptions, Connection, ConnectionOptions, DialOptions, DrivenServer, PollClient,
+    Server, ServiceClient,
+};
 use farcall_verbs::sim::{FaultRates, Landing, NodeId, SimConfig};
 
+use crate::access::{Access as _, Polled};
 use crate::lender::{Borrowed, Lender, LenderClient, LenderServer, REGION_BYTES};
 
 /// A rack with a server that lends memory of its node's NIC.
@@ -95,6 +100,33 @@ pub(crate) fn run_one_sided<F: Future<Output = ()> + 'static>(
             lending.rack.set_fault_rates(rates);
             lending.run(async move |_, client| case(one_sided(client).await).await);
             assert!(lending.lender.memory.snapshot().lanes >= 1, "{what}");
+        }
+    }
+}
+
+/// Runs a case with a polling client, by calls and one-sided.
+pub(crate) fn run_polled<F: Future<Output = ()> + 'static>(
+    case: impl Fn(Borrowed<Polled>) -> F + Copy + 'static,
+) {
+    for (what, seed, config, rates) in conditions() {
+        for one_sided in [false, true] {
+            println!("{what}, one-sided: {one_sided}");
+            let mut lending = Lending::new(seed, config.clone(), "write_imm");
+            lending.rack.set_fault_rates(rates);
+            let (address, lent) = (lending.address.clone(), lending.lender.clone());
+            lending.run(async move |host, Borrowed { lender, .. }| {
+                let description = <PollMemory as PollClient>::DESCRIPTION;
+                let dialled = host.dial(&address, description, &DialOptions::default()).await;
+                let options = ConnectionOptions::default();
+                let connection = Connection::new(dialled.unwrap(), host.site(), &options);
+                let memory = PollMemory::from_connection(connection);
+                let memory = if one_sided { memory.one_sided() } else { memory };
+                let memory = Polled::on_rack(memory, &host);
+                if one_sided {
+                    crate::open_lane(&memory, &lent).await;
+                }
+                case(Borrowed { lender, memory }).await;
+            });
         }
     }
 }

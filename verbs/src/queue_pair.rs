@@ -295,7 +295,7 @@ impl QueuePair {
     }
 
     /// Posts one work request without a doorbell. A later [`ring`](QueuePair::ring) covers all requests posted
-    /// this way. The peer may see them earlier.
+    /// this way. The peer may see them earlier; its invalidation of a window that they use may wait for the ring.
     ///
     /// # Errors
     /// Why it was refused, and the request.

@@ -16,11 +16,14 @@ pub use report::{Cell, Report, Row};
 use crate::clock::Clock;
 use crate::cores;
 use crate::limit::Memcpy;
-use clients::{Awaiting, Waiting};
-use verb::BareVerb;
+use clients::{Awaiting, Polling, Waiting, WithBuffer};
+use verb::{BareVerb, Key};
 
 /// The length of a turn of one contender.
 const TURN: Duration = Duration::from_millis(10);
+
+/// Operations of so many bytes are also done with buffers of the program.
+const LONG_BYTES: usize = 64 << 10;
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -84,6 +87,7 @@ pub fn run(options: &Options) -> Result<Report> {
         small(Kind::Read),
         small(Kind::Write),
         Pattern { batch: 16, ..small(Kind::Read) },
+        Pattern { batch: 16, ..small(Kind::Write) },
         Pattern { kind: Kind::Read, size: 1 << 20, batch: 1 },
         Pattern { kind: Kind::Write, size: 1 << 20, batch: 1 },
     ];
@@ -95,14 +99,19 @@ pub fn run(options: &Options) -> Result<Report> {
 
 /// One cell: all contenders alternate.
 fn measure(options: &Options, server: usize, pattern: Pattern) -> Result<Cell> {
-    let owner = Owner::start(pattern.size * pattern.batch, server, 4)?;
+    let owner = Owner::start(pattern.size * pattern.batch, server, 8)?;
     let lent = owner.region.lend(.., Rights::READ | Rights::WRITE, Until::REVOKED)?;
     let address = owner.server.address();
     let mut contenders: Vec<Box<dyn Contender>> = vec![
-        Box::new(BareVerb::start(pattern)?),
+        Box::new(BareVerb::start(pattern, Key::Region)?),
+        Box::new(BareVerb::start(pattern, Key::Window)?),
+        Box::new(Polling::start(address, lent, pattern)?),
         Box::new(Waiting::start(address, lent, pattern)?),
         Box::new(Awaiting::start(address, lent, pattern)?),
     ];
+    if pattern.batch == 1 && pattern.size >= LONG_BYTES {
+        contenders.push(Box::new(WithBuffer::start(address, lent, pattern)?));
+    }
     let clock = Clock::new();
     let rounds = (options.time.as_nanos() / TURN.as_nanos()).max(5) as usize;
     let mut turns = vec![Vec::with_capacity(rounds); contenders.len()];

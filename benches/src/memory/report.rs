@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::holders::Revoke;
-use super::{Kind, Pattern};
+use super::{Kind, LONG_BYTES, Pattern};
 
 /// One run of `memory`.
 #[derive(Debug, Clone, Serialize)]
@@ -70,12 +70,14 @@ impl Report {
             let _ = writeln!(text, "{operation} of {size} B, {batch} under one doorbell");
             let verb = rows.first().map_or(0.0, |row| row.ns);
             for Row { name, ns } in rows {
-                let _ = writeln!(text, "  {name:<10} {ns:>9.0} ns  {:>6.2} x the verb", ns / verb);
+                let _ = write!(text, "  {name:<12} {ns:>9.0} ns  {:>6.2} x the verb", ns / verb);
+                let _ = match *size >= LONG_BYTES {
+                    true => writeln!(text, "  {:>6.2} x memcpy", ns / memcpy_ns),
+                    false => writeln!(text),
+                };
             }
-            if *size >= 4096 {
-                let ratio = rows.get(1).map_or(0.0, |row| row.ns / memcpy_ns);
-                let _ =
-                    writeln!(text, "  memcpy     {memcpy_ns:>9.0} ns  ({ratio:.2} x for .wait())");
+            if *size >= LONG_BYTES {
+                let _ = writeln!(text, "  memcpy       {memcpy_ns:>9.0} ns");
             }
         }
         let Revoke { holders, took_ns, bytes_per_lane } = &self.revoke;

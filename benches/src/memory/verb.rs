@@ -4,14 +4,15 @@ use std::mem;
 
 use anyhow::{Context, Result, ensure};
 use farcall_verbs::{
-    Access, Buffer, CompletionQueue, ConnectOptions, Device, QpType, QueuePair, QueuePairConfig,
-    RemoteSlice, SharedRegion, Status, WorkCompletion, WorkRequest,
+    Access, Buffer, CompletionQueue, ConnectOptions, Device, MemoryWindow, QpType, QueuePair,
+    QueuePairConfig, RemoteSlice, SharedRegion, Status, WorkCompletion, WorkRequest,
 };
 
 use super::{Contender, Kind, Pattern};
 
 /// Signals the last work request of a pattern, and polls for its completion.
 pub(super) struct BareVerb {
+    name: &'static str,
     kind: Kind,
     targets: Vec<RemoteSlice>,
     buffers: Vec<Buffer>,
@@ -20,10 +21,20 @@ pub(super) struct BareVerb {
     /// Where the bytes are.
     _region: SharedRegion,
     _peer: (QueuePair, CompletionQueue),
+    _window: Option<MemoryWindow>,
+}
+
+/// What gives the initiator access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    /// The key of the whole region, which nothing but its end takes away.
+    Region,
+    /// A memory window, which can be revoked: what lent memory uses.
+    Window,
 }
 
 impl BareVerb {
-    pub(super) fn start(pattern: Pattern) -> Result<BareVerb> {
+    pub(super) fn start(pattern: Pattern, key: Key) -> Result<BareVerb> {
         let Pattern { kind, size, batch } = pattern;
         let device = Device::open("shm")?;
         let domain = device.alloc_pd()?;
@@ -42,20 +53,35 @@ impl BareVerb {
             Ok(other.join().ok().context("connecting panicked")??)
         })?;
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let region = domain.alloc_shared(size * batch, access)?;
-        let target = |at: usize| region.remote().slice((at * size) as u64, size as u64);
+        let (name, region, window) = match key {
+            Key::Region => ("verb", domain.alloc_shared(size * batch, access)?, None),
+            Key::Window => {
+                let region = domain.alloc_shared(size * batch, Access::MW_BIND)?;
+                let mut window = domain.alloc_memory_window()?;
+                let part = region.slice(0, size * batch);
+                let binding = WorkRequest::bind_window(&mut window, part, access).signaled(0);
+                ensure!(peer.post_send_one(binding).is_ok(), "the window cannot be bound");
+                ("verb, window", region, Some(window))
+            }
+        };
+        let memory = match &window {
+            Some(window) => window.remote().context("the window is not bound")?,
+            None => region.remote(),
+        };
+        let target = |at: usize| memory.slice((at * size) as u64, size as u64);
         let targets = (0..batch).map(target).collect::<Result<_, _>>()?;
         let pool = domain.alloc_private(size * batch)?.into_pool(size);
         let buffers = (0..batch).map(|_| pool.take().context("too few buffers"));
         let mut buffers: Vec<Buffer> = buffers.collect::<Result<_>>()?;
         buffers.iter_mut().for_each(|buffer| buffer.set_len(size));
-        Ok(BareVerb { kind, targets, buffers, qp, cq, _region: region, _peer: (peer, peer_cq) })
+        let _peer = (peer, peer_cq);
+        Ok(BareVerb { name, kind, targets, buffers, qp, cq, _region: region, _peer, _window: window })
     }
 }
 
 impl Contender for BareVerb {
     fn name(&self) -> &'static str {
-        "verb"
+        self.name
     }
 
     fn once(&mut self) -> Result<()> {

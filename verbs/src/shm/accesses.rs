@@ -21,14 +21,21 @@ impl Accesses {
     /// The peer begins an access. What it checks from now on counts.
     #[inline]
     pub(super) fn enter(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.count(Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The access has ended.
     #[inline]
     pub(super) fn leave(&self) {
-        self.0.fetch_add(1, Ordering::Release);
+        self.count(Ordering::Release);
+    }
+
+    /// One thread at a time does this, so it needs no atomic addition.
+    #[inline]
+    fn count(&self, ordering: Ordering) {
+        let count = self.0.load(Ordering::Relaxed);
+        self.0.store(count.wrapping_add(1), ordering);
     }
 
     /// Whether the access has ended that was under way when the owner first asked, after an invalidation. `first` is what it saw then.

@@ -37,7 +37,7 @@ pub(super) struct SendSide {
     pub(super) peer: Option<Arc<Peer>>,
     /// The peer's queue pair.
     pub(super) peers_qp: u32,
-    /// The peer has been told that this side accesses its memory through a window.
+    /// The peer has been told that this side accesses its memory through a window, and not yet that it does so no more.
     in_window: bool,
     /// The request for the region that the oldest work request waits for.
     lookup: Option<Lookup>,
@@ -140,6 +140,47 @@ impl SendSide {
         region.at(remote.addr, remote.len)
     }
 
+    /// Where `len` bytes are, if the region, or the window, has been used before and allows this access, and the peer's queue pair takes
+    /// messages. Accesses through windows last until the doorbell: they are announced once for all that are posted with it.
+    #[inline(always)]
+    fn known_target_of_ready(
+        &mut self,
+        len: usize,
+        remote: RemoteSlice,
+        access: Access,
+    ) -> Option<*mut u8> {
+        if !self.outbox.as_ref().is_some_and(|outbox| outbox.is_ready()) {
+            return None;
+        }
+        match self.known_target(len, remote, access) {
+            None => self.known_target_in_window(len, remote, access),
+            target => target,
+        }
+    }
+
+    #[inline]
+    fn known_target_in_window(
+        &mut self,
+        len: usize,
+        remote: RemoteSlice,
+        wanted: Access,
+    ) -> Option<*mut u8> {
+        let region = self.regions[remote.rkey as usize % CACHED_REGIONS].as_ref()?;
+        if region.rkey != remote.rkey
+            || remote.len != len as u64
+            || !region.window_access()?.contains(wanted)
+        {
+            return None;
+        }
+        let target = region.at(remote.addr, remote.len)?;
+        if !self.in_window {
+            self.outbox.as_ref()?.enter_window();
+            self.in_window = true;
+        }
+        // As for `target_in_window`. If it is gone, the general path says so, and leaves.
+        region.is_alive().then_some(target)
+    }
+
     /// The bytes of a WRITE into this region may land in any order, if the region is known.
     #[inline]
     fn may_reorder(&self, remote: RemoteSlice) -> bool {
@@ -151,13 +192,11 @@ impl SendSide {
     /// why.
     #[inline]
     pub(super) fn write_inline(&mut self, bytes: &[u8], remote: RemoteSlice) -> bool {
-        let Some(target) = self.known_target(bytes.len(), remote, Access::REMOTE_WRITE) else {
+        let Some(target) = self.known_target_of_ready(bytes.len(), remote, Access::REMOTE_WRITE)
+        else {
             return false;
         };
-        if !self.outbox.as_ref().is_some_and(|outbox| outbox.is_ready()) {
-            return false;
-        }
-        // SAFETY: `known_target` checked the range in a mapping that allows writing; peers may race with it, which the copy
+        // SAFETY: `known_target_of_ready` checked the range in a mapping that allows writing; peers may race with it, which the copy
         // tolerates.
         unsafe { copy_forward(target, bytes.as_ptr(), bytes.len()) };
         self.written |= written_bit(remote.rkey);
@@ -167,13 +206,11 @@ impl SendSide {
     /// The fast path of a READ from a connected, ready peer. `false`: nothing was done, and the general path finds out why.
     #[inline]
     pub(super) fn read_known(&mut self, into: &mut [u8], remote: RemoteSlice) -> bool {
-        let Some(source) = self.known_target(into.len(), remote, Access::REMOTE_READ) else {
+        let Some(source) = self.known_target_of_ready(into.len(), remote, Access::REMOTE_READ)
+        else {
             return false;
         };
-        if !self.outbox.as_ref().is_some_and(|outbox| outbox.is_ready()) {
-            return false;
-        }
-        // SAFETY: `known_target` checked the range in a mapping; peers may race with it, which the copy tolerates.
+        // SAFETY: `known_target_of_ready` checked the range in a mapping; peers may race with it, which the copy tolerates.
         unsafe { copy_polled(into.as_mut_ptr(), source, into.len()) };
         true
     }
@@ -187,6 +224,9 @@ impl SendSide {
     /// Wakes the peer, if there is one.
     #[inline]
     pub(super) fn ring_doorbell(&mut self) {
+        if self.in_window {
+            self.leave_window();
+        }
         match &self.outbox {
             Some(outbox) => {
                 outbox.ring_doorbell(); // Its fence is ours too.
@@ -373,8 +413,10 @@ impl SendSide {
             return Err(denied);
         };
         let Some(target) = region.at(remote.addr, remote.len) else { return Err(denied) };
-        outbox.enter_window();
-        self.in_window = true;
+        if !self.in_window {
+            outbox.enter_window();
+            self.in_window = true;
+        }
         // The peer invalidates, fences, and looks whether we are inside; we have entered and fenced.
         if region.is_alive() { Ok((target, access)) } else { Err(denied) }
     }
