@@ -349,9 +349,10 @@ impl Inner {
     fn with_lanes<R>(&self, work: impl FnOnce(&mut HostLanes) -> R) -> R {
         let mut lanes = self.lanes();
         let result = work(&mut lanes);
-        let woken = lanes.take_woken();
+        let (woken, roused) = (lanes.take_woken(), lanes.take_roused());
         drop(lanes);
         woken.into_iter().for_each(Waker::wake);
+        roused.iter().for_each(Site::rouse);
         result
     }
 }

@@ -62,8 +62,10 @@ impl Grip {
 #[derive(Debug, Default)]
 pub(super) struct HostLanes {
     lanes: BTreeMap<u64, HostLane>,
-    /// Those whose queue pairs have work under way.
+    /// Those whose queue pairs have work under way, each once.
     busy: Vec<u64>,
+    /// Threads that are to take completions, and may sleep: roused when this is not locked any more, each once.
+    roused: Vec<Site>,
     /// How many windows of a lend are being invalidated.
     ending: BTreeMap<u32, u32>,
     /// Lanes that were opened so far.
@@ -91,6 +93,8 @@ pub(super) struct HostLane {
     place: u64,
     /// It ends as soon as its windows are invalidated.
     is_closing: bool,
+    /// It is among those that have work under way.
+    is_busy: bool,
     /// Of the thread that takes its completions.
     site: Option<Site>,
     _channel: Option<Arc<DeviceChannel>>,
@@ -160,6 +164,7 @@ impl HostLane {
             client: None,
             place: 0,
             is_closing: false,
+            is_busy: false,
             site: site.cloned(),
             _channel: channel,
         };
@@ -331,12 +336,16 @@ impl HostLanes {
     }
 
     fn note_busy(&mut self, number: u64) {
-        if !self.busy.contains(&number) {
+        let Some(lane) = self.lanes.get_mut(&number) else { return };
+        if !std::mem::replace(&mut lane.is_busy, true) {
             self.busy.push(number);
         }
         // It may sleep, and has not asked for an event.
-        let site = self.lanes.get(&number).and_then(|lane| lane.site.as_ref());
-        site.into_iter().for_each(Site::rouse);
+        if let Some(site) = &lane.site
+            && !self.roused.iter().any(|other| other.is_same(site))
+        {
+            self.roused.push(site.clone());
+        }
     }
 
     fn note_ended(&mut self, lend: u32) {
@@ -360,27 +369,27 @@ impl HostLanes {
         core::mem::take(&mut self.woken)
     }
 
+    /// The threads that have something to do, to be roused when this is not locked any more.
+    pub(super) fn take_roused(&mut self) -> Vec<Site> {
+        core::mem::take(&mut self.roused)
+    }
+
     /// Takes what has completed. Returns how much.
     pub(super) fn poll(&mut self) -> u32 {
-        let mut worked = 0;
-        for number in self.busy.clone() {
+        let (mut worked, mut ended) = (0, Vec::new());
+        for number in core::mem::take(&mut self.busy) {
             let Some(lane) = self.lanes.get_mut(&number) else { continue };
-            let mut ended = Vec::new();
+            lane.is_busy = false;
             let taken = lane.take_completions(&mut ended);
             let (is_idle, is_closing) = (lane.under_way.is_empty(), lane.is_closing);
-            ended.into_iter().for_each(|lend| self.note_ended(lend));
-            match taken {
-                Some(count) => worked += count,
-                None => {
-                    worked += 1;
-                    self.end(number);
-                }
+            lane.is_busy = taken.is_some() && !is_idle;
+            if lane.is_busy {
+                self.busy.push(number);
             }
-            if is_idle {
-                self.busy.retain(|other| *other != number);
-                if is_closing {
-                    self.end(number);
-                }
+            ended.drain(..).for_each(|lend| self.note_ended(lend));
+            worked += taken.unwrap_or(1);
+            if taken.is_none() || is_idle && is_closing {
+                self.end(number);
             }
         }
         if worked > 0 {
