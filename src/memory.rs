@@ -50,7 +50,7 @@
 //! As [calls](Carrier::Calls) of a built-in service, over every backend and every device: the server's thread does them. Or
 //! [one-sided](Carrier::OneSided), if the client asks for that by [`RemoteMemory::one_sided`]: by a queue pair of the client's, without the
 //! server's CPU, on shared memory, on RDMA devices ([`Memory::open`]) and on simulated racks ([`Memory::on`]). [`RemoteMemory::caps`] tells
-//! which. What an operation refuses, and in which words, does not depend on it.
+//! which. Threads that own their connection have [`PollMemory`]. What an operation refuses, and in which words, does not depend on it.
 
 mod client;
 mod lane;

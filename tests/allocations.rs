@@ -4,6 +4,7 @@ use std::alloc::System;
 use std::fs::{DirEntry, read_dir, read_to_string};
 use std::time::{Duration, Instant};
 
+use farcall::memory::{Carrier, Memory, MemoryServer, PollMemory, Rights, Until};
 use farcall::{Authentication, CallContext, CallError, Key, Server};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -161,5 +162,43 @@ fn the_steady_state_does_not_allocate() {
         }
     });
     assert_eq!(together, 0, "calls outstanding together");
+    server.shutdown();
+    polled_memory_does_not_allocate();
+}
+
+/// One-sided operations of a polling client: one by one, and in batches.
+fn polled_memory_does_not_allocate() {
+    let memory = Memory::new().unwrap();
+    let region = memory.region(64 << 10).unwrap();
+    let address = format!("shm://farcall-allocations-memory-{}", std::process::id());
+    let server = Server::builder().service(MemoryServer::new(memory)).listen(&address).unwrap();
+    let mut client = PollMemory::connect(&address).wait().unwrap().one_sided();
+    let lent = region.lend(.., Rights::all(), Until::REVOKED).unwrap();
+    let (row, word) = (lent.slice(64..96).unwrap(), lent.word(0).unwrap());
+    let (mut bytes, mut long) = ([0; 32], vec![0; 40_000]);
+    while client.caps().carrier != Carrier::OneSided {
+        client.read(&row, &mut bytes).unwrap();
+    }
+    let mut count = 0;
+    let allocated = allocations(|| {
+        for round in 0..ROUNDS {
+            client.write(&row, &[round as u8; 32]).unwrap();
+            client.read(&row, &mut bytes).unwrap();
+            assert_eq!(bytes, [round as u8; 32]);
+            assert_eq!(client.fetch_add(&word, 1), Ok(count));
+            assert_eq!(client.compare_and_swap(&word, 0, 1), Ok(count + 1));
+            count += 1;
+            client.read(&lent.slice(100..40_100).unwrap(), &mut long).unwrap();
+            let reads = (0..16).fold(client.batch(), |batch, _| batch.read(&row));
+            let mut batch = reads.write(&row, &[9; 32]).fence().read(&row).start().unwrap();
+            loop {
+                client.poll();
+                let Some(outcomes) = client.take(&mut batch) else { continue };
+                assert_eq!(outcomes.unwrap().bytes(17), [9; 32]);
+                break;
+            }
+        }
+    });
+    assert_eq!(allocated, 0, "one-sided operations of a polling client");
     server.shutdown();
 }

@@ -329,6 +329,84 @@ fn a_lend_to_one_identity_is_none_for_others() {
     }
 }
 
+/// The other connection refuses it, one-sided, too; and it ends with its own.
+#[test]
+fn a_lend_to_one_connection_is_none_for_others_and_ends_with_it() {
+    let kinds = addresses::each_kind_of_address("memory-connection");
+    for (address, one_sided) in kinds.into_iter().flat_map(|it| [(it.clone(), false), (it, true)]) {
+        let (server, lender) = serve(&address);
+        let connect = || {
+            let Borrowed { lender, memory } = connect(&server);
+            Borrowed { lender, memory: if one_sided { memory.one_sided() } else { memory } }
+        };
+        let (its, other) = (connect(), connect());
+        let lent = its.lender.lend_to_connection(0, 8).wait().unwrap();
+        let others = other.lender.lend_to_connection(8, 16).wait().unwrap();
+        for count in 0..4 {
+            assert_eq!(its.memory.fetch_add(&lent, 1).wait(), Ok(count), "{address}");
+            assert!(other.memory.read(&others).wait().is_ok(), "{address}");
+            assert_eq!(other.memory.read(&lent).wait(), Err(cases::no_such_lend()), "{address}");
+            let batch = other.memory.batch().read(&others).fetch_add(&lent, 1).post().wait();
+            assert_eq!(batch.map_err(|it| (it.at, it.error)), Err((1, cases::no_such_lend())));
+        }
+        assert_eq!(lender.memory.snapshot().lends, 2);
+        drop(its);
+        lender::wait_until(|| lender.memory.snapshot().lends == 1, "it ends with its connection");
+        assert_eq!(other.memory.read(&lent).wait(), Err(MemoryError::Revoked), "{address}");
+        assert!(other.memory.read(&others).wait().is_ok(), "{address}");
+    }
+}
+
+/// What is read into a buffer of the program, or written from one, has any length, and the program gets the buffer back.
+#[test]
+fn buffers_of_the_program_are_read_into_and_written_from() {
+    const LONG: usize = 5 << 20;
+    for address in addresses::each_kind_of_address("memory-buffers") {
+        let memory = Memory::new().unwrap();
+        let region = memory.region(LONG).unwrap();
+        let server = Server::builder().service(MemoryServer::new(memory)).listen(&*address).unwrap();
+        let plain = RemoteMemory::connect(server.address()).wait().unwrap();
+        let one_sided = plain.clone().one_sided();
+        let lent = region.lend(.., Rights::all(), Until::REVOKED).unwrap();
+        let others = farcall::buffers::Buffers::with_limit(2 * LONG as u64).unwrap();
+        for memory in [plain, one_sided] {
+            for (round, len) in [1, 1000, 70_000, LONG, LONG, 3].into_iter().enumerate() {
+                let (at, own) = (lent.slice(..len as u64).unwrap(), memory.buffers().unwrap());
+                for buffers in [&own, &others] {
+                    let mut buffer = buffers.buffer(len).unwrap();
+                    buffer.fill(round as u8 + 1);
+                    let mut buffer = memory.write_from(&at, buffer).wait().unwrap();
+                    assert!(buffer.len() == len && region_holds(&region, len, round as u8 + 1));
+                    buffer.fill(0);
+                    let address_before = buffer.as_ptr();
+                    let buffer = memory.read_into(&at, buffer).wait().unwrap();
+                    assert!(buffer.iter().all(|byte| *byte == round as u8 + 1), "{address} {len}");
+                    assert_eq!((buffer.len(), buffer.as_ptr()), (len, address_before));
+                    let bytes = memory.read(&at).wait().unwrap();
+                    assert!(bytes[..] == buffer[..], "{address} {len}");
+                }
+            }
+            let short = others.buffer(7).unwrap();
+            let refused = memory.read_into(&lent.slice(..8).unwrap(), short).wait().map(drop);
+            assert_eq!(refused, Err(MemoryError::OutOfRange { offset: 0, len: 8, of: 7 }));
+            let read_only = region.lend(0..8, Rights::READ, Until::REVOKED).unwrap();
+            let denied = MemoryError::NotPermitted(farcall::memory::Denied::Write);
+            for _ in 0..3 {
+                let buffer = memory.buffers().unwrap().buffer(8).unwrap();
+                let written = memory.write_from(&read_only, buffer).wait().map(drop);
+                assert_eq!(written, Err(denied.clone()), "{address}");
+            }
+            assert_eq!(others.snapshot().used, 0, "{address}: a buffer is lost");
+        }
+    }
+}
+
+fn region_holds(region: &Region, len: usize, value: u8) -> bool {
+    let mut bytes = vec![0; len];
+    region.read(0, &mut bytes);
+    bytes.iter().all(|byte| *byte == value)
+}
+
 #[test]
 fn what_a_former_life_of_the_server_lent_is_refused() {
     for address in addresses::each_kind_of_address("memory-lives") {

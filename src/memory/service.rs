@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use farcall_transports::remote_memory::{
-    Action, BatchError, Memory, MemoryError, Operation, Outcome, Remote, Window,
+    Action, BatchError, Memory, MemoryError, Operation, Outcome, Remote, Who, Window,
 };
 
 use super::usage::MemoryUsage;
-use crate::CallContext;
+use crate::{CallContext, Identity};
 
 /// Operations on lent memory as calls.
 #[crate::service(name = "farcall.memory", crate = crate)]
@@ -40,9 +40,15 @@ fn called() -> Result<CallContext, MemoryError> {
     CallContext::current().ok_or_else(outside)
 }
 
+/// Who makes the call whose handler runs now, with this identity.
+fn caller(identity: Option<&Identity>) -> Who<'_> {
+    let connection = CallContext::client().map(|(_, client)| client);
+    Who { identity, connection }
+}
+
 fn execute(memory: &Memory, at: Remote, action: Action) -> Result<Outcome, MemoryError> {
     let call = called()?;
-    memory.execute(&Operation { at, action }, call.identity().as_ref(), call.now())
+    memory.execute(&Operation { at, action }, caller(call.identity().as_ref()), call.now())
 }
 
 impl LentMemory for Memory {
@@ -60,7 +66,7 @@ impl LentMemory for Memory {
 
     fn batch(&self, operations: Vec<Operation>) -> Result<Vec<Outcome>, BatchError> {
         let call = called().map_err(|error| BatchError { at: 0, error })?;
-        self.execute_all(&operations, call.identity().as_ref(), call.now())
+        self.execute_all(&operations, caller(call.identity().as_ref()), call.now())
     }
 
     async fn open_lane(&self, endpoint: Bytes) -> Result<(u64, Bytes), String> {
@@ -74,9 +80,11 @@ impl LentMemory for Memory {
         operations: Vec<Operation>,
     ) -> Result<(Vec<Outcome>, Option<Window>), BatchError> {
         let call = called().map_err(|error| BatchError { at: 0, error })?;
-        let (who, now) = (call.identity(), call.now());
-        let outcomes = self.execute_all(&operations, who.as_ref(), now)?;
-        Ok((outcomes, Memory::bind(self, lane, &lend, who.as_ref(), now).await))
+        let (identity, now) = (call.identity(), call.now());
+        let who = caller(identity.as_ref());
+        let outcomes = self.execute_all(&operations, who, now)?;
+        let binding = Memory::bind(self, lane, &lend, who, now);
+        Ok((outcomes, binding.await))
     }
 
     fn usage(&self) -> MemoryUsage {

@@ -74,6 +74,7 @@ impl Mutation {
         Mutation::Memory(Bug::UncheckedLend),
         Mutation::Memory(Bug::LongWindow),
         Mutation::Memory(Bug::LeaseOfReader),
+        Mutation::Memory(Bug::ReusedOnCancel),
     ];
 
     /// Its name on the command line.
@@ -119,6 +120,7 @@ impl Mutation {
                 Bug::UncheckedLend => "unchecked-lend",
                 Bug::LongWindow => "long-window",
                 Bug::LeaseOfReader => "lease-of-reader",
+                Bug::ReusedOnCancel => "reused-on-cancel",
             },
         }
     }

@@ -27,6 +27,7 @@ pub(crate) trait Lending {
         lease_ms: Option<u64>,
     ) -> Result<Remote, MemoryError>;
     fn lend_to_caller(&self, begin: u64, end: u64) -> Result<Remote, MemoryError>;
+    fn lend_to_connection(&self, begin: u64, end: u64) -> Result<Remote, MemoryError>;
     async fn revoke(&self, lent: Remote) -> bool;
     /// What the owner's own code writes and reads.
     fn store(&self, offset: u64, bytes: Bytes);
@@ -85,6 +86,10 @@ impl Lending for Lender {
     fn lend_to_caller(&self, begin: u64, end: u64) -> Result<Remote, MemoryError> {
         let caller = CallContext::current().and_then(|call| call.identity()).unwrap();
         self.region().lend_to(caller, begin..end, Rights::READ, Until::REVOKED)
+    }
+
+    fn lend_to_connection(&self, begin: u64, end: u64) -> Result<Remote, MemoryError> {
+        self.region().lend_to_connection(begin..end, Rights::all(), Until::REVOKED)
     }
 
     async fn revoke(&self, lent: Remote) -> bool {

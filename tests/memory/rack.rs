@@ -16,7 +16,7 @@ use farcall::{
 };
 use farcall_verbs::sim::{FaultRates, Landing, NodeId, SimConfig};
 
-use crate::access::{Access as _, Polled};
+use crate::access::Polled;
 use crate::lender::{Borrowed, Lender, LenderClient, LenderServer, REGION_BYTES};
 
 /// A rack with a server that lends memory of its node's NIC.

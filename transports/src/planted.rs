@@ -57,6 +57,8 @@ pub enum Bug {
     LongWindow,
     /// Lent memory: the owner leaves the end of a lease to the reader, and its clock.
     LeaseOfReader,
+    /// Lent memory: a client uses the buffer of an operation that was given up for the next one, though the device still has it.
+    ReusedOnCancel,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -20,6 +20,7 @@ use farcall_verbs::{
 use super::batches::{Batches, Record, Step, StepMemory, Work};
 use super::lane::{LaneError, Window};
 use super::local_memory::{LocalMemory, Memory, SMALL_BYTES};
+use super::planted;
 use super::{BatchId, Counted, LaneEnd, MAX_OPERATION_BYTES, MemoryError, Remote, Rights};
 use crate::kit::device_channel::DeviceChannel;
 
@@ -499,8 +500,10 @@ impl ClientLane {
         let (record, mut memory) = batches.parts(index);
         record.under_way -= count;
         let done = record.done;
-        for step in &mut record.steps[done..done + count] {
-            step.take_back(&mut self.filled);
+        if !planted::leaves_buffer_to_next(record) {
+            for step in &mut record.steps[done..done + count] {
+                step.take_back(&mut self.filled);
+            }
         }
         woken.extend(record.note_done(count, &mut memory));
         batches.free_if_unused(index);

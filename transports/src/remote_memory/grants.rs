@@ -3,10 +3,10 @@
 use core::ops::Range;
 use std::collections::{BTreeSet, VecDeque};
 
-use farcall_core::identity::Identity;
+use farcall_core::site::Caller;
 use farcall_core::time::Instant;
 
-use super::{Borrower, Counted, Denied, MemoryError, Remote, Rights, planted};
+use super::{Borrower, Counted, Denied, MemoryError, Remote, Rights, Who, planted};
 use crate::planted::{Bug, is_planted};
 
 /// Most lends of one owner at a time. Each takes some 100 bytes.
@@ -51,6 +51,8 @@ pub struct Grants {
     lent: usize,
     /// Lends that end by themselves.
     leases: BTreeSet<(Instant, u32)>,
+    /// Lends that end with a connection.
+    of_connections: Vec<(Caller, u32)>,
     #[cfg(feature = "planted-bugs")]
     pub(super) late: planted::Late,
 }
@@ -79,6 +81,7 @@ impl Grants {
             free,
             lent: 0,
             leases,
+            of_connections: Vec::new(),
             #[cfg(feature = "planted-bugs")]
             late: planted::Late::default(),
         }
@@ -113,6 +116,9 @@ impl Grants {
         if grant.until != Instant::FAR_FUTURE {
             self.leases.insert((grant.until, lend));
         }
+        if let Borrower::Connection(connection) = grant.borrower {
+            self.of_connections.push((connection, lend));
+        }
         let slot = &mut self.slots[lend as usize];
         let (offset, len) = (grant.part.start, grant.part.end - grant.part.start);
         self.lent += 1;
@@ -142,7 +148,7 @@ impl Grants {
     pub fn check(
         &self,
         remote: &Remote,
-        who: Option<&Identity>,
+        who: Who<'_>,
         needs: Rights,
         now: Instant,
     ) -> Result<Granted, MemoryError> {
@@ -169,18 +175,17 @@ impl Grants {
     pub fn granted(
         &self,
         remote: &Remote,
-        who: Option<&Identity>,
+        who: Who<'_>,
         now: Instant,
     ) -> Result<&Grant, MemoryError> {
         let grant = self.find(remote)?;
         if now >= grant.until && !is_planted(Bug::LeaseOfReader) {
             return Err(MemoryError::Expired);
         }
-        let is_borrower = match &grant.borrower {
-            Borrower::Everyone => true,
-            Borrower::Identity(borrower) => who == Some(borrower),
-        };
-        if is_borrower { Ok(grant) } else { Err(MemoryError::NotPermitted(Denied::NoSuchLend)) }
+        match grant.borrower.is(who) {
+            true => Ok(grant),
+            false => Err(MemoryError::NotPermitted(Denied::NoSuchLend)),
+        }
     }
 
     /// The lend that a value names.
@@ -219,6 +224,16 @@ impl Grants {
         lends
     }
 
+    /// Ends the lends to connections that are gone. Returns their numbers.
+    pub fn revoke_connections(&mut self, is_gone: impl Fn(&Caller) -> bool) -> Vec<u32> {
+        let gone = self.of_connections.extract_if(.., |(connection, _)| is_gone(connection));
+        let lends: Vec<u32> = gone.map(|(_, lend)| lend).collect();
+        for lend in &lends {
+            self.end(*lend, MemoryError::Revoked);
+        }
+        lends
+    }
+
     /// Ends the lends whose leases are over. Returns their numbers.
     pub fn expire(&mut self, now: Instant) -> Vec<u32> {
         let mut ended = Vec::new();
@@ -241,6 +256,9 @@ impl Grants {
         if let State::Lent { grant, .. } = core::mem::replace(&mut slot.state, State::Ended(why)) {
             self.lent -= 1;
             self.leases.remove(&(grant.until, lend));
+            if let Borrower::Connection(_) = grant.borrower {
+                self.of_connections.retain(|(_, other)| *other != lend);
+            }
             // An epoch is never used twice.
             if slot.epoch < u32::MAX {
                 self.free.push_back(lend);

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use bytes::BytesMut;
 use farcall_core::CallContext;
-use farcall_core::identity::Identity;
 use farcall_core::site::{Caller, Companion, Site};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::Armed;
@@ -24,7 +23,7 @@ use super::host_lanes::{Grip, HostLanes};
 use super::lane::SHARED_MEMORY;
 use super::{
     Action, BatchError, Borrower, MemoryError, Operation, Outcome, Region, Remote, Revoking,
-    Rights, Until,
+    Rights, Until, Who,
 };
 
 /// Most regions of one owner.
@@ -189,7 +188,7 @@ impl Memory {
         let mut tables = self.exclusive();
         let was_lent = tables.grants.revoke(remote);
         if was_lent {
-            self.lanes().revoke(remote.lend);
+            self.revoke_lanes(&[remote.lend]);
         }
         self.note_expiry(&tables);
         drop(tables);
@@ -220,7 +219,7 @@ impl Memory {
     pub fn execute(
         &self,
         operation: &Operation,
-        who: Option<&Identity>,
+        who: Who<'_>,
         now: Instant,
     ) -> Result<Outcome, MemoryError> {
         operation.check()?;
@@ -236,7 +235,7 @@ impl Memory {
     pub fn execute_all(
         &self,
         operations: &[Operation],
-        who: Option<&Identity>,
+        who: Who<'_>,
         now: Instant,
     ) -> Result<Vec<Outcome>, BatchError> {
         Operation::check_together(operations).map_err(|error| BatchError { at: 0, error })?;
@@ -255,6 +254,9 @@ impl Memory {
         borrower: Borrower,
     ) -> Result<Remote, MemoryError> {
         let now = self.now();
+        if let Borrower::Connection(_) = borrower {
+            self.learn_of_ends();
+        }
         let grant = Grant { region, part, rights, borrower, until: until.moment(now) };
         let mut tables = self.exclusive();
         self.expire(&mut tables, now);
@@ -262,6 +264,14 @@ impl Memory {
         let lent = tables.grants.lend(grant, key, now);
         self.note_expiry(&tables);
         lent
+    }
+
+    /// In a handler: the thread tells of the ends of its clients from now on.
+    pub(super) fn learn_of_ends(&self) -> Option<(Site, Caller)> {
+        let (site, client) = CallContext::client()?;
+        let companion: Arc<dyn Companion> = self.inner.clone();
+        site.attach(&companion);
+        Some((site, client))
     }
 
     pub(super) fn start_revoke_region(&self, region: u32) -> Revoking {
@@ -278,8 +288,7 @@ impl Memory {
     }
 
     fn revoke_lanes(&self, lends: &[u32]) {
-        let mut lanes = self.lanes();
-        lends.iter().for_each(|lend| lanes.revoke(*lend));
+        self.inner.revoke_lanes(lends);
     }
 
     /// Ends the lends whose leases are over.
@@ -346,6 +355,26 @@ impl Inner {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes the access to lends away that clients have by lanes. Under the tables' lock.
+    fn revoke_lanes(&self, lends: &[u32]) {
+        let mut lanes = self.lanes();
+        lends.iter().for_each(|lend| lanes.revoke(*lend));
+        let roused = lanes.take_roused();
+        drop(lanes);
+        roused.iter().for_each(Site::rouse);
+    }
+
+    /// Lends to these connections end with them.
+    fn end_of_connections(&self, is_gone: impl Fn(&Caller) -> bool) {
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let ended = tables.grants.revoke_connections(&is_gone);
+        self.revoke_lanes(&ended);
+        let next = tables.grants.next_expiry().as_nanos();
+        self.next_expiry.store(next, Ordering::Relaxed);
+        drop(tables);
+        self.with_lanes(|lanes| lanes.close_of(is_gone));
+    }
+
     fn with_lanes<R>(&self, work: impl FnOnce(&mut HostLanes) -> R) -> R {
         let mut lanes = self.lanes();
         let result = work(&mut lanes);
@@ -366,8 +395,7 @@ impl Companion for Inner {
             let ended = tables.grants.expire(now);
             let next = tables.grants.next_expiry().as_nanos();
             self.next_expiry.store(next, Ordering::Relaxed);
-            let mut lanes = self.lanes();
-            ended.iter().for_each(|lend| lanes.revoke(*lend));
+            self.revoke_lanes(&ended);
             progress.worked += ended.len() as u32;
         }
         let (worked, is_busy) = self.with_lanes(|lanes| (lanes.poll(), lanes.is_busy()));
@@ -394,11 +422,11 @@ impl Companion for Inner {
     }
 
     fn client_left(&self, client: &Caller) {
-        self.with_lanes(|lanes| lanes.close_of(|of| of == client));
+        self.end_of_connections(|of| of == client);
     }
 
     fn thread_ended(&self, site: &Site) {
-        self.with_lanes(|lanes| lanes.close_of(|of| of.is_at(site)));
+        self.end_of_connections(|of| of.is_at(site));
     }
 }
 

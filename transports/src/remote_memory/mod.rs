@@ -35,4 +35,4 @@ pub use operation::{
 pub use region::Region;
 pub use remote::Remote;
 pub use revoking::Revoking;
-pub use rights::{Borrower, Rights, Until};
+pub use rights::{Borrower, Rights, Until, Who};

@@ -7,14 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use bytes::Bytes;
-use farcall_core::CallContext;
-use farcall_core::identity::Identity;
-use farcall_core::site::{Caller, Companion, Site};
+use farcall_core::site::{Caller, Site};
 use farcall_core::time::Instant;
 
 use super::host_lanes::{Asked, HostLane, Lend, connecting_blocks};
 use super::lane::{LaneError, Window};
-use super::{Memory, Remote, Rights};
+use super::{Memory, Remote, Rights, Who};
 
 /// Most lanes that are being opened at once: each takes a thread for a moment, on devices that wait for the client.
 const MAX_OPENING: usize = 8;
@@ -46,11 +44,7 @@ impl Memory {
     ///
     /// It gives a [`LaneError`] if the client's end cannot be reached from here, or if there are too many lanes.
     pub fn open_lane(&self, endpoint: &[u8]) -> OpeningLane {
-        let (site, client) = CallContext::client().unzip();
-        if let Some(site) = &site {
-            let companion: Arc<dyn Companion> = self.inner.clone();
-            site.attach(&companion);
-        }
+        let (site, client) = self.learn_of_ends().unzip();
         let opening =
             OpeningLane { memory: self.clone(), client, state: Arc::new(Mutex::default()) };
         opening.begin(site, endpoint);
@@ -66,7 +60,7 @@ impl Memory {
         &self,
         lane: u64,
         remote: &Remote,
-        who: Option<&Identity>,
+        who: Who<'_>,
         now: Instant,
     ) -> BindingWindow {
         let is_begun = self.begin_binding(lane, remote, who, now).is_some();
@@ -77,7 +71,7 @@ impl Memory {
         &self,
         lane: u64,
         remote: &Remote,
-        who: Option<&Identity>,
+        who: Who<'_>,
         now: Instant,
     ) -> Option<()> {
         // Held until the binding is posted: the lend is not revoked meanwhile.

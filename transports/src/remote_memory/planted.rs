@@ -1,5 +1,6 @@
 //! Bugs of lent memory, planted to see that tests find them: see [`crate::planted`].
 
+use super::batches::Record;
 use super::grants::Grants;
 use crate::planted::{Bug, is_planted};
 
@@ -12,6 +13,12 @@ pub(super) struct Late(Vec<u32>);
 #[inline]
 pub(super) fn bytes_beyond() -> u64 {
     is_planted(Bug::LongWindow).into()
+}
+
+/// [`Bug::ReusedOnCancel`]: the next operation of the lane gets the bytes that come back from this one, which was given up.
+#[inline]
+pub(super) fn leaves_buffer_to_next(record: &Record) -> bool {
+    is_planted(Bug::ReusedOnCancel) && record.is_over()
 }
 
 #[cfg(feature = "planted-bugs")]

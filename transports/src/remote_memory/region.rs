@@ -4,6 +4,7 @@ use core::fmt;
 use core::ops::RangeBounds;
 use std::sync::Arc;
 
+use farcall_core::CallContext;
 use farcall_core::identity::Identity;
 use farcall_verbs::SharedRegion;
 
@@ -105,6 +106,25 @@ impl Region {
         until: Until,
     ) -> Result<Remote, MemoryError> {
         self.lend_as(part, rights, until, Borrower::Identity(borrower))
+    }
+
+    /// Lends a part to one connection: that of the client whose call the handler answers which calls this. The lend ends with the connection.
+    /// The client may give the value away, but nobody else can use it.
+    ///
+    /// # Errors
+    /// [`MemoryError`], for the reasons that [`lend`](Self::lend) has.
+    ///
+    /// # Panics
+    /// Outside of a handler, where there is no such client.
+    pub fn lend_to_connection(
+        &self,
+        part: impl RangeBounds<u64>,
+        rights: Rights,
+        until: Until,
+    ) -> Result<Remote, MemoryError> {
+        let client = CallContext::client();
+        let (_, client) = client.expect("lend to the connection of a call, in its handler");
+        self.lend_as(part, rights, until, Borrower::Connection(client))
     }
 
     fn lend_as(

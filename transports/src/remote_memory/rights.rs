@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use farcall_core::identity::Identity;
+use farcall_core::site::Caller;
 use farcall_core::time::Instant;
 
 bitflags::bitflags! {
@@ -26,6 +27,28 @@ pub enum Borrower {
     Everyone,
     /// Clients that have proven this identity: [`CallContext::identity`](farcall_core::CallContext::identity) says whose call it is.
     Identity(Identity),
+    /// One connection, with which the lend ends. Of a `hybrid` connection it is the lane on which the call came that was told of it.
+    Connection(Caller),
+}
+
+/// Who wants to use a lend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Who<'a> {
+    /// The identity that the client has proven.
+    pub identity: Option<&'a Identity>,
+    /// Its connection.
+    pub connection: Option<Caller>,
+}
+
+impl Borrower {
+    /// Whether a lend to this borrower is for this client.
+    pub(super) fn is(&self, who: Who<'_>) -> bool {
+        match self {
+            Borrower::Everyone => true,
+            Borrower::Identity(identity) => who.identity == Some(identity),
+            Borrower::Connection(connection) => who.connection.as_ref() == Some(connection),
+        }
+    }
 }
 
 /// When a lend ends, if it is not revoked before.

@@ -1,3 +1,5 @@
+use farcall_core::identity::Identity;
+
 use super::*;
 
 const LIFE: u64 = 77;
@@ -36,7 +38,7 @@ fn no_such_lend() -> MemoryError {
 fn what_is_lent_is_granted_and_nothing_around_it() {
     let (grants, remote) = lent(usual());
     let check =
-        |offset, len| grants.check(&Remote { offset, len, ..remote }, None, Rights::READ, at(1));
+        |offset, len| grants.check(&Remote { offset, len, ..remote }, Who::default(), Rights::READ, at(1));
     let granted = |offset, len| Ok(Granted { region: 5, offset, len });
     let refused = |offset: u64, len| {
         Err(MemoryError::OutOfRange { offset: offset.wrapping_sub(1_000), len, of: 100 })
@@ -61,7 +63,7 @@ fn what_is_lent_is_granted_and_nothing_around_it() {
 #[test]
 fn each_part_of_a_guessed_value_must_be_right() {
     let (grants, remote) = lent(usual());
-    let check = |remote: Remote| grants.check(&remote, None, Rights::READ, at(1));
+    let check = |remote: Remote| grants.check(&remote, Who::default(), Rights::READ, at(1));
     assert!(check(remote).is_ok());
     assert_eq!(check(Remote { life: LIFE + 1, ..remote }), Err(MemoryError::FormerLife));
     for guess in [
@@ -86,7 +88,7 @@ fn a_lend_permits_what_it_says() {
     for (right, _) in kinds {
         let (grants, remote) = lent(Grant { rights: right, ..usual() });
         for (needs, denied) in kinds {
-            let checked = grants.check(&remote, None, needs, at(1));
+            let checked = grants.check(&remote, Who::default(), needs, at(1));
             match needs == right {
                 true => assert!(checked.is_ok()),
                 false => assert_eq!(checked, Err(MemoryError::NotPermitted(denied))),
@@ -100,7 +102,10 @@ fn a_lend_to_one_is_none_for_others() {
     let [borrower, other] = ["anna", "bert"].map(Identity::named);
     let (grants, remote) =
         lent(Grant { borrower: Borrower::Identity(borrower.clone()), ..usual() });
-    let check = |who: Option<&Identity>| grants.check(&remote, who, Rights::READ, at(1));
+    let check = |identity: Option<&Identity>| {
+        let who = Who { identity, connection: None };
+        grants.check(&remote, who, Rights::READ, at(1))
+    };
     assert!(check(Some(&borrower)).is_ok());
     assert_eq!(check(Some(&other)), Err(no_such_lend()));
     assert_eq!(check(None), Err(no_such_lend()));
@@ -109,13 +114,13 @@ fn a_lend_to_one_is_none_for_others() {
 #[test]
 fn a_lease_ends_at_its_moment_also_if_nobody_looks() {
     let (mut grants, remote) = lent(Grant { until: at(50), ..usual() });
-    assert!(grants.check(&remote, None, Rights::READ, at(49)).is_ok());
-    assert_eq!(grants.check(&remote, None, Rights::READ, at(50)), Err(MemoryError::Expired));
+    assert!(grants.check(&remote, Who::default(), Rights::READ, at(49)).is_ok());
+    assert_eq!(grants.check(&remote, Who::default(), Rights::READ, at(50)), Err(MemoryError::Expired));
     grants.expire(at(49));
     assert_eq!(grants.len(), 1);
     grants.expire(at(50));
     assert!(grants.is_empty());
-    assert_eq!(grants.check(&remote, None, Rights::READ, at(60)), Err(MemoryError::Expired));
+    assert_eq!(grants.check(&remote, Who::default(), Rights::READ, at(60)), Err(MemoryError::Expired));
     assert!(!grants.revoke(&remote), "it has ended");
 }
 
@@ -124,7 +129,7 @@ fn what_is_revoked_stays_so_when_its_number_is_used_again() {
     let (mut grants, first) = lent_of(1, usual());
     assert!(grants.revoke(&first));
     assert!(!grants.revoke(&first));
-    let check = |grants: &Grants, remote| grants.check(&remote, None, Rights::READ, at(1));
+    let check = |grants: &Grants, remote| grants.check(&remote, Who::default(), Rights::READ, at(1));
     assert_eq!(check(&grants, first), Err(MemoryError::Revoked));
     let second = grants.lend(usual(), 100, at(2)).unwrap();
     assert_eq!(second.lend, first.lend);
@@ -140,7 +145,7 @@ fn revoking_a_region_ends_its_lends_alone() {
     let second = grants.lend(Grant { until: at(9), ..usual() }, 100, at(0)).unwrap();
     let other = grants.lend(Grant { region: 6, ..usual() }, 101, at(0)).unwrap();
     assert_eq!(grants.revoke_region(5), [0, 1]);
-    let check = |remote| grants.check(&remote, None, Rights::READ, at(1));
+    let check = |remote| grants.check(&remote, Who::default(), Rights::READ, at(1));
     assert_eq!(
         (check(first), check(second)),
         (Err(MemoryError::Revoked), Err(MemoryError::Revoked))
@@ -196,5 +201,5 @@ fn a_lend_that_has_ended_is_told_why_also_after_a_thousand_others() {
         let remote = grants.lend(usual(), key, at(6)).unwrap();
         grants.revoke(&remote);
     }
-    assert_eq!(grants.check(&expired, None, Rights::READ, at(7)), Err(MemoryError::Expired));
+    assert_eq!(grants.check(&expired, Who::default(), Rights::READ, at(7)), Err(MemoryError::Expired));
 }
