@@ -1,10 +1,10 @@
 //! Memory that a server lends, over every backend and on a simulated rack: one suite, in which each case gets a client of a server that
 //! lends what the case asks for.
 
-#[path = "support/addresses.rs"]
-mod addresses;
 #[path = "memory/access.rs"]
 mod access;
+#[path = "support/addresses.rs"]
+mod addresses;
 #[path = "memory/cases.rs"]
 mod cases;
 #[path = "memory/lender.rs"]
@@ -364,7 +364,8 @@ fn buffers_of_the_program_are_read_into_and_written_from() {
     for address in addresses::each_kind_of_address("memory-buffers") {
         let memory = Memory::new().unwrap();
         let region = memory.region(LONG).unwrap();
-        let server = Server::builder().service(MemoryServer::new(memory)).listen(&*address).unwrap();
+        let server =
+            Server::builder().service(MemoryServer::new(memory)).listen(&*address).unwrap();
         let plain = RemoteMemory::connect(server.address()).wait().unwrap();
         let one_sided = plain.clone().one_sided();
         let lent = region.lend(.., Rights::all(), Until::REVOKED).unwrap();

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use farcall_transports::buffers::{Buffer, BufferError, Buffers};
 use farcall_transports::remote_memory::{
-    Action, Atomics, BatchError, MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_OPERATION_BYTES, MemoryError,
-    Operation, Outcome, Remote,
+    Action, Atomics, BatchError, MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_OPERATION_BYTES,
+    MemoryError, Operation, Outcome, Remote,
 };
 
 use farcall_verbs::Visibility;
@@ -242,9 +242,7 @@ impl RemoteMemory {
         let len = operations.len();
         match &self.lane {
             // Of no operations a lane has no completion.
-            Some(lane) if len > 0 => {
-                BatchCall::on_lane(lane.post(&self.calls, operations, fences))
-            }
+            Some(lane) if len > 0 => BatchCall::on_lane(lane.post(&self.calls, operations, fences)),
             _ => BatchCall::of(self.calls.batch(operations), len),
         }
     }

@@ -1,36 +1,28 @@
 //! Operations that are done one-sided if that is possible, and as calls otherwise.
 
+mod on_lane;
+
 use std::fmt;
 use std::mem;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-use std::time::Duration;
+use std::task::Waker;
 
 use farcall_core::site::{Companion, Site};
 use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::Armed;
 use farcall_transports::buffers::{Buffer, BufferError, Buffers};
 use farcall_transports::remote_memory::{
-    Action, Atomics, BatchError, BatchId, Batches, ClientLane, LaneEnd, Operation,
-    Outcome, Remote, Submitted, Taking, lane_devices,
+    Action, Atomics, BatchError, BatchId, Batches, ClientLane, Operation, Outcome, Remote,
+    Submitted, Taking, lane_devices,
 };
 use farcall_verbs::{Device, Visibility, process_word};
 
-use super::operation::{BatchCall, MemoryCall, Pending, gone};
+use super::operation::{BatchCall, MemoryCall};
 use super::service::LentMemoryClient;
 use crate::{Bytes, CallError};
 
-/// So often a thread that waits polls the lane before it sleeps until its operation has ended: for some 100 microseconds.
-const POLLS_BEFORE_SLEEP: u32 = 4096;
-
-/// So many of these polls follow each other at once; after the others, the thread yields its core.
-const SPINS: u32 = 64;
-
-/// How much longer than its deadline a thread that waits sleeps at most: the thread of the site ends the operation then.
-const GRACE: Duration = Duration::from_millis(5);
+pub(super) use self::on_lane::OnLane;
 
 /// The lane of a client and its clones.
 #[derive(Clone)]
@@ -205,12 +197,9 @@ impl SharedLane {
     /// The pool of the buffers with which operations on the lane need no copy.
     pub(super) fn buffers(&self) -> Result<Buffers, BufferError> {
         match self.cell.device() {
-            Some(device) if self.is_here() => self
-                .lock()
-                .batches
-                .buffers_on(&device)
-                .cloned()
-                .or_else(|_| Buffers::new()),
+            Some(device) if self.is_here() => {
+                self.lock().batches.buffers_on(&device).cloned().or_else(|_| Buffers::new())
+            }
             _ => Buffers::new(),
         }
     }
@@ -222,18 +211,7 @@ impl SharedLane {
         operations: Vec<Operation>,
         fences: Vec<u32>,
     ) -> Box<OnLane> {
-        Box::new(OnLane {
-            lane: self.clone(),
-            calls: calls.clone(),
-            operations,
-            fences,
-            given: None,
-            timeout: calls.channel().default_timeout(),
-            deadline: None,
-            done: Vec::new(),
-            is_asleep: false,
-            stage: Stage::Begin { may_open: true },
-        })
+        Box::new(OnLane::new(self, calls, operations, fences, None))
     }
 
     /// Does one operation, which was checked, with this buffer: a read into it, or a write of its bytes, for which `operation` has none.
@@ -243,9 +221,7 @@ impl SharedLane {
         operation: Operation,
         buffer: Buffer,
     ) -> Box<OnLane> {
-        let mut posted = self.post(calls, vec![operation], Vec::new());
-        posted.given = Some(buffer);
-        posted
+        Box::new(OnLane::new(self, calls, vec![operation], Vec::new(), Some(buffer)))
     }
 
     /// The first step, or the one after the lane was to be opened.
@@ -427,311 +403,6 @@ impl Drop for Opening {
         let lane = &mut self.lane.lock().lane;
         if !self.is_decided.load(Ordering::Relaxed) && matches!(lane, Lane::Opening(_)) {
             *lane = Lane::Closed;
-        }
-    }
-}
-
-/// A batch that is done one-sided if that is possible.
-pub(super) struct OnLane {
-    lane: SharedLane,
-    calls: LentMemoryClient,
-    operations: Vec<Operation>,
-    fences: Vec<u32>,
-    /// What the only operation reads into, or writes.
-    given: Option<Buffer>,
-    timeout: Duration,
-    /// Counted from the first step.
-    deadline: Option<Instant>,
-    /// What has been done on the lane, of which the rest travels as a call.
-    done: Vec<Outcome>,
-    /// It is among the lane's sleepers.
-    is_asleep: bool,
-    stage: Stage,
-}
-
-enum Stage {
-    Begin { may_open: bool },
-    Opening(MemoryCall<()>),
-    Waiting(BatchId),
-    Calling(BatchCall),
-}
-
-impl OnLane {
-    /// The buffer that it was given, after it has ended, with the bytes that were read. `None`: it was lost with the lane.
-    pub(super) fn take_given(&mut self, outcome: &Outcome) -> Option<Buffer> {
-        let mut given = self.given.take()?;
-        match outcome {
-            Outcome::Read(bytes) if bytes.len() == given.len() => given.copy_from_slice(bytes),
-            _ => {}
-        }
-        Some(given)
-    }
-
-    fn site(&self) -> &Site {
-        &self.lane.cell.site
-    }
-
-    /// The time now, the deadline, and what is left until then.
-    fn times(&mut self) -> (Instant, Instant, Duration) {
-        let now = self.site().now();
-        let deadline = *self.deadline.get_or_insert(now + self.timeout);
-        (now, deadline, deadline.saturating_since(now))
-    }
-
-    fn begin(&mut self, may_open: bool) -> Option<Result<Vec<Outcome>, BatchError>> {
-        let (now, deadline, left) = self.times();
-        let OnLane { lane, calls, operations, fences, given, .. } = self;
-        let mut begun = Begun { calls, operations, fences, given, now, deadline };
-        // It has no time: the call says so.
-        let next = match left.is_zero() {
-            true => Next::Call(begun.plain()),
-            false => lane.begin(&mut begun, may_open),
-        };
-        self.stage = match next {
-            Next::End(ended) => return Some(ended),
-            Next::Open(call) => Stage::Opening(call.timeout(left)),
-            Next::Call(call) => Stage::Calling(call.timeout(left)),
-            Next::Wait(batch) => Stage::Waiting(batch),
-        };
-        None
-    }
-
-    /// A look at a batch on the lane. `Ready(None)`: there is another step.
-    fn look(
-        &mut self,
-        id: BatchId,
-        waker: Option<&Waker>,
-    ) -> Poll<Option<Result<Vec<Outcome>, BatchError>>> {
-        let now = self.site().now();
-        let mut woken = Vec::new();
-        let mut state = self.lane.cell.lock();
-        state.drive(now, &mut woken);
-        let end = state.batches.end_of(id, waker);
-        let ended = end.map(|end| Ended::take(&mut state.batches, id, end));
-        drop(state);
-        woken.into_iter().for_each(Waker::wake);
-        match ended {
-            None => Poll::Pending,
-            Some(ended) => {
-                self.wake_up();
-                Poll::Ready(self.after(ended))
-            }
-        }
-    }
-
-    /// Leaves the lane to the site's thread.
-    fn fall_asleep(&mut self) {
-        if !mem::replace(&mut self.is_asleep, true) {
-            self.lane.cell.sleepers.fetch_add(1, Ordering::SeqCst);
-        }
-        let cell = &self.lane.cell;
-        if !cell.is_attached.swap(true, Ordering::SeqCst) {
-            let companion: Arc<dyn Companion> = cell.clone();
-            cell.site.attach(&companion);
-        } else if !cell.site.is_driven() {
-            cell.site.rouse();
-        }
-    }
-
-    fn wake_up(&mut self) {
-        if mem::replace(&mut self.is_asleep, false) {
-            self.lane.cell.sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-
-    /// What comes after the lane.
-    fn after(&mut self, ended: Ended) -> Option<Result<Vec<Outcome>, BatchError>> {
-        self.stage = Stage::Begin { may_open: false };
-        let Ended { outcomes, end, rest, may_have_landed, buffer } = ended;
-        let at = outcomes.len();
-        let is_given = buffer.is_some();
-        self.given = buffer.or_else(|| self.given.take());
-        self.done = outcomes;
-        let why = match end {
-            LaneEnd::Done => return Some(Ok(mem::take(&mut self.done))),
-            LaneEnd::NotDone => None,
-            // The call says what has become of the owner.
-            LaneEnd::Lost if !may_have_landed => None,
-            LaneEnd::Lost => Some("the owner's queue pair does not answer any more"),
-            LaneEnd::Late => Some("it took longer than its timeout"),
-        };
-        let error = |may_have_landed, why| BatchError { at: at as u32, error: gone(may_have_landed, why) };
-        if let Some(why) = why {
-            return Some(Err(error(may_have_landed, why)));
-        }
-        match rest {
-            Some(_) if is_given => {}
-            Some(rest) => self.operations = rest,
-            None => return Some(Err(error(false, "its lane has ended with the bytes of its buffer"))),
-        }
-        let (.., left) = self.times();
-        let rest = take_operations(&mut self.operations, self.given.as_deref());
-        self.stage = Stage::Calling(plain(&self.calls, rest).timeout(left));
-        None
-    }
-
-    /// The outcomes of all operations, of which the last were done by a call.
-    fn all(
-        &mut self,
-        called: Result<Vec<Outcome>, BatchError>,
-    ) -> Result<Vec<Outcome>, BatchError> {
-        let mut done = mem::take(&mut self.done);
-        match called {
-            Ok(outcomes) if done.is_empty() => Ok(outcomes),
-            Ok(mut outcomes) => {
-                done.append(&mut outcomes);
-                Ok(done)
-            }
-            Err(BatchError { at, error }) => {
-                Err(BatchError { at: at.saturating_add(done.len() as u32), error })
-            }
-        }
-    }
-
-    /// Waits for a batch on the lane. `None`: there is another step.
-    fn wait_on_lane(&mut self, id: BatchId) -> Option<Result<Vec<Outcome>, BatchError>> {
-        for polls in 0..POLLS_BEFORE_SLEEP {
-            if let Poll::Ready(ended) = self.look(id, None) {
-                return ended;
-            }
-            if polls < SPINS { core::hint::spin_loop() } else { thread::yield_now() }
-        }
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        loop {
-            self.fall_asleep();
-            if let Poll::Ready(ended) = self.look(id, Some(&waker)) {
-                return ended;
-            }
-            thread::park_timeout(self.times().2 + GRACE);
-        }
-    }
-}
-
-/// What has become of a batch on the lane.
-struct Ended {
-    outcomes: Vec<Outcome>,
-    end: LaneEnd,
-    /// The operations without an outcome. `None`: the bytes of one are lost.
-    rest: Option<Vec<Operation>>,
-    may_have_landed: bool,
-    buffer: Option<Buffer>,
-}
-
-impl Ended {
-    fn take(batches: &mut Batches, id: BatchId, end: LaneEnd) -> Ended {
-        let outcomes = batches.take(id);
-        let (rest, may_have_landed) = match end {
-            LaneEnd::Done => (None, false),
-            _ => {
-                let at = outcomes.len();
-                (batches.operations_from(id, at), batches.changes_from(id, at))
-            }
-        };
-        let buffer = batches.take_buffer(id, 0);
-        batches.release(id);
-        Ended { outcomes, end, rest, may_have_landed, buffer }
-    }
-}
-
-/// Wakes a thread that waits.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-impl Drop for OnLane {
-    fn drop(&mut self) {
-        if !self.lane.is_here() {
-            return;
-        }
-        self.wake_up();
-        if let Stage::Waiting(id) = self.stage {
-            self.lane.lock().batches.release(id);
-        }
-    }
-}
-
-impl Pending<Vec<Outcome>, BatchError> for OnLane {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Outcome>, BatchError>> {
-        loop {
-            let may_open = match &mut self.stage {
-                Stage::Begin { may_open } => *may_open,
-                Stage::Calling(call) => {
-                    return match Pin::new(call).poll(cx) {
-                        Poll::Ready(called) => Poll::Ready(self.all(called)),
-                        Poll::Pending => Poll::Pending,
-                    };
-                }
-                Stage::Opening(call) => match Pin::new(call).poll(cx) {
-                    // Whether it was opened or not: see `Opening::end`.
-                    Poll::Ready(_) => false,
-                    Poll::Pending => return Poll::Pending,
-                },
-                Stage::Waiting(id) => {
-                    let id = *id;
-                    match self.look(id, Some(cx.waker())) {
-                        Poll::Ready(Some(ended)) => return Poll::Ready(ended),
-                        Poll::Ready(None) => {}
-                        Poll::Pending => {
-                            self.fall_asleep();
-                            return Poll::Pending;
-                        }
-                    }
-                    continue;
-                }
-            };
-            if let Some(ended) = self.begin(may_open) {
-                return Poll::Ready(ended);
-            }
-        }
-    }
-
-    fn wait(mut self: Box<Self>) -> Result<Vec<Outcome>, BatchError> {
-        self.wait_here()
-    }
-
-    fn timeout(
-        mut self: Box<Self>,
-        timeout: Duration,
-    ) -> Box<dyn Pending<Vec<Outcome>, BatchError>> {
-        self.timeout = timeout;
-        self
-    }
-}
-
-impl OnLane {
-    pub(super) fn set_timeout(&mut self, timeout: Duration) {
-        self.timeout = timeout;
-    }
-
-    /// Blocks this thread until it has ended.
-    pub(super) fn wait_here(&mut self) -> Result<Vec<Outcome>, BatchError> {
-        loop {
-            let may_open = match mem::replace(&mut self.stage, Stage::Begin { may_open: false }) {
-                Stage::Begin { may_open } => may_open,
-                Stage::Calling(call) => {
-                    let called = call.wait();
-                    return self.all(called);
-                }
-                Stage::Opening(call) => {
-                    let _ = call.wait();
-                    false
-                }
-                Stage::Waiting(id) => {
-                    // If this panics, the batch is given up.
-                    self.stage = Stage::Waiting(id);
-                    match self.wait_on_lane(id) {
-                        Some(ended) => return ended,
-                        None => continue,
-                    }
-                }
-            };
-            if let Some(ended) = self.begin(may_open) {
-                return ended;
-            }
         }
     }
 }

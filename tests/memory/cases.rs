@@ -80,7 +80,9 @@ pub(crate) async fn bytes_of_any_length_are_written_and_read<M: Access>(client: 
     );
 }
 
-pub(crate) async fn atomic_operations_change_words_and_give_what_they_were<M: Access>(client: Borrowed<M>) {
+pub(crate) async fn atomic_operations_change_words_and_give_what_they_were<M: Access>(
+    client: Borrowed<M>,
+) {
     let lent = client.lent(64, 128, Rights::ATOMIC | Rights::READ).await;
     let word = lent.word(8).unwrap();
     let memory = &client.memory;
@@ -94,7 +96,9 @@ pub(crate) async fn atomic_operations_change_words_and_give_what_they_were<M: Ac
     }
 }
 
-pub(crate) async fn a_batch_is_done_in_order_until_an_operation_fails<M: Access>(client: Borrowed<M>) {
+pub(crate) async fn a_batch_is_done_in_order_until_an_operation_fails<M: Access>(
+    client: Borrowed<M>,
+) {
     assert_eq!(client.memory.batch().post().await, Ok(Vec::new()), "an empty one");
     let lent = client.lent(0, 64, Rights::all()).await;
     let read_only = client.lent(64, 128, Rights::READ).await;
@@ -203,7 +207,9 @@ pub(crate) async fn a_slice_reaches_no_further_than_its_lend<M: Access>(client: 
     assert_eq!(client.lender.load(0, END).await.unwrap(), all, "nothing has changed");
 }
 
-pub(crate) async fn what_no_device_could_do_is_refused_before_it_is_sent<M: Access>(client: Borrowed<M>) {
+pub(crate) async fn what_no_device_could_do_is_refused_before_it_is_sent<M: Access>(
+    client: Borrowed<M>,
+) {
     let lent = client.lent(8, 1024, Rights::all()).await;
     let memory = &client.memory;
     for (begin, end) in [(1, 9), (4, 12), (0, 4), (0, 16), (0, 0)] {
@@ -235,7 +241,9 @@ pub(crate) async fn what_no_device_could_do_is_refused_before_it_is_sent<M: Acce
     );
 }
 
-pub(crate) async fn a_revoked_lend_gives_errors_and_never_the_next_bytes<M: Access>(client: Borrowed<M>) {
+pub(crate) async fn a_revoked_lend_gives_errors_and_never_the_next_bytes<M: Access>(
+    client: Borrowed<M>,
+) {
     let lent = client.lent(0, 64, Rights::all()).await;
     let (part, other) = (lent.slice(8..16).unwrap(), client.lent(0, 64, Rights::READ).await);
     client.memory.write(&part, &b"original"[..]).await.unwrap();

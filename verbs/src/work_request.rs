@@ -153,7 +153,11 @@ impl<'a> WorkRequest<'a> {
     /// [`reads_first_word_first`](crate::Capabilities::reads_first_word_first) says otherwise. Of a longer READ nothing is promised.
     #[inline]
     pub fn read(into: impl Into<LocalMut>, remote: RemoteSlice) -> WorkRequest<'a> {
-        WorkRequest { work: Work::Read { into: into.into(), remote }, signaled: None, failure_id: 0 }
+        WorkRequest {
+            work: Work::Read { into: into.into(), remote },
+            signaled: None,
+            failure_id: 0,
+        }
     }
 
     /// An inline WRITE_WITH_IMM; unsignaled if there is no id.
@@ -184,7 +188,11 @@ impl<'a> WorkRequest<'a> {
     /// Adds to the 8 aligned bytes at `remote`, wrapping. The old value goes `into` local memory.
     #[inline]
     pub fn fetch_add(into: impl Into<LocalMut>, remote: RemoteSlice, add: u64) -> WorkRequest<'a> {
-        WorkRequest { work: Work::FetchAdd { into: into.into(), remote, add }, signaled: None, failure_id: 0 }
+        WorkRequest {
+            work: Work::FetchAdd { into: into.into(), remote, add },
+            signaled: None,
+            failure_id: 0,
+        }
     }
 
     /// Makes bytes of the peer's [persistent memory](crate::PersistentRegion) durable. When it completes, bytes
@@ -206,7 +214,11 @@ impl<'a> WorkRequest<'a> {
         memory: SharedSlice,
         access: Access,
     ) -> WorkRequest<'a> {
-        WorkRequest { work: Work::BindWindow { window, memory, access }, signaled: None, failure_id: 0 }
+        WorkRequest {
+            work: Work::BindWindow { window, memory, access },
+            signaled: None,
+            failure_id: 0,
+        }
     }
 
     /// Invalidates the key of a memory window, on the queue pair that it is bound on. When this completes, accesses with the

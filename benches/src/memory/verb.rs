@@ -75,7 +75,17 @@ impl BareVerb {
         let mut buffers: Vec<Buffer> = buffers.collect::<Result<_>>()?;
         buffers.iter_mut().for_each(|buffer| buffer.set_len(size));
         let _peer = (peer, peer_cq);
-        Ok(BareVerb { name, kind, targets, buffers, qp, cq, _region: region, _peer, _window: window })
+        Ok(BareVerb {
+            name,
+            kind,
+            targets,
+            buffers,
+            qp,
+            cq,
+            _region: region,
+            _peer,
+            _window: window,
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use farcall_verbs::{Device, RemoteSlice};
 
 use super::lane::LaneError;
 use super::local_memory::{LocalMemory, MEDIUM_BYTES, Memory, SMALL_BYTES};
+use super::step::{Step, StepMemory, Work};
 use super::{Action, Operation, Outcome, Remote};
 use crate::buffers::{Buffer, Buffers};
 
@@ -56,43 +57,6 @@ pub struct Batches {
     records: Vec<Record>,
     free: Vec<u32>,
     memory: Option<LocalMemory>,
-}
-
-/// One operation of a batch.
-#[derive(Debug)]
-pub(super) struct Step {
-    pub(super) at: Remote,
-    pub(super) work: Work,
-    pub(super) target: RemoteSlice,
-    /// What is read into, or written from. The queue pair has its bytes while the operation is under way.
-    pub(super) memory: StepMemory,
-}
-
-#[derive(Debug)]
-pub(super) enum StepMemory {
-    None,
-    Here(Memory),
-    Posted(Option<crate::buffers::OfPool>),
-}
-
-/// What a step does, and where the bytes of a write are.
-#[derive(Debug)]
-pub(super) enum Work {
-    Read,
-    /// Into a buffer of the program, which it gets back.
-    ReadInto,
-    Write(Bytes),
-    /// The bytes are at this place of the batch's own memory.
-    WriteKept(u32),
-    /// The bytes are those of a buffer of the program, which it gets back.
-    WriteFrom,
-    CompareAndSwap {
-        expected: u64,
-        new: u64,
-    },
-    FetchAdd {
-        add: u64,
-    },
 }
 
 #[derive(Debug)]
@@ -392,9 +356,15 @@ impl Record {
         next.map_or(len, |at| at.min(len))
     }
 
+    /// The operations, and the bytes of those that are kept here.
+    #[inline]
+    pub(super) fn steps_and_kept(&mut self) -> (&mut [Step], &[u8]) {
+        (&mut self.steps, &self.kept)
+    }
+
     /// The bytes of a write that is kept here.
     #[inline]
-    pub(super) fn kept(&self, begin: u32, len: u64) -> &[u8] {
+    fn kept(&self, begin: u32, len: u64) -> &[u8] {
         &self.kept[begin as usize..][..len as usize]
     }
 
@@ -437,12 +407,7 @@ impl Record {
     }
 
     /// Copies the outcomes of these operations out of registered memory.
-    fn make_outcomes(
-        &mut self,
-        from: usize,
-        count: usize,
-        local: &mut Option<&mut LocalMemory>,
-    ) {
+    fn make_outcomes(&mut self, from: usize, count: usize, local: &mut Option<&mut LocalMemory>) {
         // The bytes of all reads are one allocation.
         let short = |step: &Step| match step.work {
             Work::Read if step.at.len <= MEDIUM_BYTES as u64 => step.at.len as usize,
@@ -454,7 +419,8 @@ impl Record {
             _ => BytesMut::with_capacity(steps.iter().map(short).sum()),
         };
         for step in steps {
-            let outcome = match (&step.work, std::mem::replace(&mut step.memory, StepMemory::None)) {
+            let outcome = match (&step.work, std::mem::replace(&mut step.memory, StepMemory::None))
+            {
                 (Work::ReadInto | Work::WriteFrom, memory) => {
                     step.memory = memory;
                     Outcome::Written

@@ -13,14 +13,15 @@ use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::Armed;
 use farcall_verbs::{
-    Buffer, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair,
-    QueuePairConfig, RemoteSlice, Status, Visibility, WorkCompletion, WorkRequest,
+    Buffer, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair, QueuePairConfig,
+    RemoteSlice, Status, Visibility, WorkCompletion,
 };
 
-use super::batches::{Batches, Record, Step, StepMemory, Work};
+use super::batches::{Batches, Record};
 use super::lane::{LaneError, Window};
-use super::local_memory::{LocalMemory, Memory, SMALL_BYTES};
+use super::local_memory::{LocalMemory, SMALL_BYTES};
 use super::planted;
+use super::step::{Step, StepMemory, Work};
 use super::{BatchId, Counted, LaneEnd, MAX_OPERATION_BYTES, MemoryError, Remote, Rights};
 use crate::kit::device_channel::DeviceChannel;
 
@@ -300,7 +301,9 @@ impl ClientLane {
             let most = self.depth - self.posted;
             let until = record.may_post_until().min(record.posted + most);
             let posted = match memory {
-                Some(memory) if record.posted < until => self.post_run(index, record, memory, until),
+                Some(memory) if record.posted < until => {
+                    self.post_run(index, record, memory, until)
+                }
                 _ => break,
             };
             match posted {
@@ -351,20 +354,18 @@ impl ClientLane {
         if count == 0 {
             return Err(NotPosted::NoRoom);
         }
-        for at in from..from + count {
-            let number = self.next + (at - from) as u64;
-            let request = request(record, at, self.max_inline);
-            let (request, of_pool) = request.ok_or(NotPosted::Broken)?;
-            let request = match at + 1 == from + count {
+        let last = self.next + count as u64 - 1;
+        let (steps, kept) = record.steps_and_kept();
+        let steps = steps[from..from + count].iter_mut();
+        for (number, step) in (self.next..).zip(steps) {
+            let request = step.request(kept);
+            let request = match number == last {
                 true => request.signaled(number),
                 false => request.failing_as(number),
             };
             if self.qp.post_unrung(request).is_err() {
-                self.note_posted(index, record, at - from);
+                self.note_posted(index, record, (number - self.next) as usize);
                 return Err(NotPosted::Broken);
-            }
-            if let Some(of_pool) = of_pool {
-                record.steps[at].memory = StepMemory::Posted(of_pool);
             }
         }
         self.note_posted(index, record, count);
@@ -511,13 +512,7 @@ impl ClientLane {
 
     /// The operation of this number has failed, and those behind it with it.
     #[cold]
-    fn fail(
-        &mut self,
-        batches: &mut Batches,
-        number: u64,
-        status: Status,
-        woken: &mut Vec<Waker>,
-    ) {
+    fn fail(&mut self, batches: &mut Batches, number: u64, status: Status, woken: &mut Vec<Waker>) {
         self.is_over = true;
         if let Some(before) = number.checked_sub(1) {
             self.complete_until(batches, before, woken);
@@ -590,62 +585,6 @@ impl ClientLane {
         self.cq.arm();
         Armed::AtSite
     }
-}
-
-impl Step {
-    /// The right that it needs.
-    #[inline]
-    fn needs(&self) -> Rights {
-        match self.work {
-            Work::Read | Work::ReadInto => Rights::READ,
-            Work::Write(_) | Work::WriteKept(_) | Work::WriteFrom => Rights::WRITE,
-            Work::CompareAndSwap { .. } | Work::FetchAdd { .. } => Rights::ATOMIC,
-        }
-    }
-
-    /// Gets its memory back from the queue pair, which has returned that of all operations before.
-    #[inline]
-    fn take_back(&mut self, filled: &mut VecDeque<Buffer>) {
-        if let StepMemory::Posted(of_pool) = &mut self.memory
-            && let Some(bytes) = filled.pop_front()
-        {
-            self.memory = StepMemory::Here(Memory { bytes, of_pool: of_pool.take() });
-        }
-    }
-}
-
-/// The work request of a step, and what is left of its memory, if it has any. `None`: it has not got the memory that it needs.
-#[inline]
-#[allow(clippy::type_complexity)]
-fn request(
-    record: &mut Record,
-    at: usize,
-    max_inline: usize,
-) -> Option<(WorkRequest<'_>, Option<Option<crate::buffers::OfPool>>)> {
-    let Step { at: remote, target, .. } = record.steps[at];
-    let memory = std::mem::replace(&mut record.steps[at].memory, StepMemory::None);
-    let StepMemory::Here(Memory { mut bytes, of_pool }) = memory else {
-        let inline: &[u8] = match &record.steps[at].work {
-            Work::Write(bytes) => bytes,
-            Work::WriteKept(begin) => record.kept(*begin, remote.len),
-            _ => return None,
-        };
-        debug_assert!(inline.len() <= max_inline, "it has got memory");
-        return Some((WorkRequest::write(inline, target).unsignaled(), None));
-    };
-    let request = match record.steps[at].work {
-        Work::Read | Work::ReadInto => WorkRequest::read(bytes, target),
-        Work::WriteKept(begin) => {
-            bytes.copy_from_slice(record.kept(begin, remote.len));
-            WorkRequest::write(bytes, target).unsignaled()
-        }
-        Work::Write(_) | Work::WriteFrom => WorkRequest::write(bytes, target).unsignaled(),
-        Work::CompareAndSwap { expected, new } => {
-            WorkRequest::compare_and_swap(bytes, target, expected, new)
-        }
-        Work::FetchAdd { add } => WorkRequest::fetch_add(bytes, target, add),
-    };
-    Some((request, Some(of_pool)))
 }
 
 /// Why operations were not posted.

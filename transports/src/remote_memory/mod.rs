@@ -22,6 +22,7 @@ mod region;
 mod remote;
 mod revoking;
 mod rights;
+mod step;
 
 pub use batches::{BatchId, Batches, LaneEnd, Taking};
 pub use client_lane::{Atomics, ClientLane, Submitted};

@@ -56,24 +56,12 @@ impl Memory {
     }
 
     /// Gives the client of a lane a window to a lend, if it may use that: see [`BindingWindow`].
-    pub fn bind(
-        &self,
-        lane: u64,
-        remote: &Remote,
-        who: Who<'_>,
-        now: Instant,
-    ) -> BindingWindow {
+    pub fn bind(&self, lane: u64, remote: &Remote, who: Who<'_>, now: Instant) -> BindingWindow {
         let is_begun = self.begin_binding(lane, remote, who, now).is_some();
         BindingWindow { memory: self.clone(), lane, remote: *remote, is_begun }
     }
 
-    fn begin_binding(
-        &self,
-        lane: u64,
-        remote: &Remote,
-        who: Who<'_>,
-        now: Instant,
-    ) -> Option<()> {
+    fn begin_binding(&self, lane: u64, remote: &Remote, who: Who<'_>, now: Instant) -> Option<()> {
         // Held until the binding is posted: the lend is not revoked meanwhile.
         let tables = self.shared();
         let grant = tables.grants.granted(remote, who, now).ok()?;

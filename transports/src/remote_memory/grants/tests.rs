@@ -37,8 +37,9 @@ fn no_such_lend() -> MemoryError {
 #[test]
 fn what_is_lent_is_granted_and_nothing_around_it() {
     let (grants, remote) = lent(usual());
-    let check =
-        |offset, len| grants.check(&Remote { offset, len, ..remote }, Who::default(), Rights::READ, at(1));
+    let check = |offset, len| {
+        grants.check(&Remote { offset, len, ..remote }, Who::default(), Rights::READ, at(1))
+    };
     let granted = |offset, len| Ok(Granted { region: 5, offset, len });
     let refused = |offset: u64, len| {
         Err(MemoryError::OutOfRange { offset: offset.wrapping_sub(1_000), len, of: 100 })
@@ -115,12 +116,18 @@ fn a_lend_to_one_is_none_for_others() {
 fn a_lease_ends_at_its_moment_also_if_nobody_looks() {
     let (mut grants, remote) = lent(Grant { until: at(50), ..usual() });
     assert!(grants.check(&remote, Who::default(), Rights::READ, at(49)).is_ok());
-    assert_eq!(grants.check(&remote, Who::default(), Rights::READ, at(50)), Err(MemoryError::Expired));
+    assert_eq!(
+        grants.check(&remote, Who::default(), Rights::READ, at(50)),
+        Err(MemoryError::Expired)
+    );
     grants.expire(at(49));
     assert_eq!(grants.len(), 1);
     grants.expire(at(50));
     assert!(grants.is_empty());
-    assert_eq!(grants.check(&remote, Who::default(), Rights::READ, at(60)), Err(MemoryError::Expired));
+    assert_eq!(
+        grants.check(&remote, Who::default(), Rights::READ, at(60)),
+        Err(MemoryError::Expired)
+    );
     assert!(!grants.revoke(&remote), "it has ended");
 }
 
@@ -129,7 +136,8 @@ fn what_is_revoked_stays_so_when_its_number_is_used_again() {
     let (mut grants, first) = lent_of(1, usual());
     assert!(grants.revoke(&first));
     assert!(!grants.revoke(&first));
-    let check = |grants: &Grants, remote| grants.check(&remote, Who::default(), Rights::READ, at(1));
+    let check =
+        |grants: &Grants, remote| grants.check(&remote, Who::default(), Rights::READ, at(1));
     assert_eq!(check(&grants, first), Err(MemoryError::Revoked));
     let second = grants.lend(usual(), 100, at(2)).unwrap();
     assert_eq!(second.lend, first.lend);
@@ -201,5 +209,8 @@ fn a_lend_that_has_ended_is_told_why_also_after_a_thousand_others() {
         let remote = grants.lend(usual(), key, at(6)).unwrap();
         grants.revoke(&remote);
     }
-    assert_eq!(grants.check(&expired, Who::default(), Rights::READ, at(7)), Err(MemoryError::Expired));
+    assert_eq!(
+        grants.check(&expired, Who::default(), Rights::READ, at(7)),
+        Err(MemoryError::Expired)
+    );
 }

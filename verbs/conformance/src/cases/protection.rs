@@ -88,6 +88,8 @@ async fn refused(
                         true => inline_request(&rig, operation, spoil(remote))?,
                         false => request(&rig, operation, spoil(remote))?,
                     };
+                    // One that fails completes in any case, and then has its id.
+                    let bad = if inline { bad.failing_as(1) } else { bad.signaled(1) };
                     fails(end, &mut rig, bad, remote.slice(0, 8)?).await?;
                     rig.serve_until_met(end).await?;
                 }
@@ -97,7 +99,7 @@ async fn refused(
     Ok(())
 }
 
-/// Posts a bad request with good ones behind it.
+/// Posts a bad request, which has id 1, with good ones behind it.
 async fn fails(
     end: &mut End,
     rig: &mut Rig,
@@ -106,7 +108,7 @@ async fn fails(
 ) -> CaseResult {
     let text = format!("{bad:?}");
     let mut list = vec![
-        bad.signaled(1),
+        bad,
         WorkRequest::write(filled(&rig.pd, &[0; 8])?, good).unsignaled(),
         WorkRequest::send(b"behind").signaled(2),
     ];
