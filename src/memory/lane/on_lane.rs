@@ -12,7 +12,7 @@ use farcall_core::site::{Companion, Site};
 use farcall_core::time::Instant;
 use farcall_transports::buffers::Buffer;
 use farcall_transports::remote_memory::{
-    Action, BatchError, BatchId, Batches, LaneEnd, Operation, Outcome,
+    BatchError, BatchId, Batches, LaneEnd, Operation, Outcome,
 };
 
 use super::super::operation::{BatchCall, MemoryCall, Pending, gone};

@@ -10,7 +10,7 @@ use farcall_transports::remote_memory::{
 
 use super::super::operation::{batch_error, gone};
 use super::{Lane, PendingBatch, PollMemory};
-use crate::{Bytes, CallError, PendingCall, PollClient, RpcError};
+use crate::{Bytes, CallError, PendingCall, RpcError};
 
 /// A lane that the server is asked to connect to.
 pub(super) struct Opening {
