@@ -19,6 +19,7 @@ macro_rules! for_each_case {
             bytes_of_any_length_are_written_and_read;
             atomic_operations_change_words_and_give_what_they_were;
             a_batch_is_done_in_order_until_an_operation_fails;
+            of_a_batch_that_meets_a_revoke_nothing_is_done_twice;
             a_lend_permits_what_it_says;
             guessed_values_give_no_access;
             a_slice_reaches_no_further_than_its_lend;
@@ -123,6 +124,30 @@ pub(crate) async fn a_batch_is_done_in_order_until_an_operation_fails<M: Access>
     let error = MemoryError::NotPermitted(Denied::Write);
     assert_eq!(batch.post().await, Err(BatchError { at: 1, error }));
     assert_eq!(client.memory.fetch_add(&word, 0).await, Ok(5), "the first alone was done");
+}
+
+/// On a lane, the device says which operation has failed, though only the last was to be reported.
+pub(crate) async fn of_a_batch_that_meets_a_revoke_nothing_is_done_twice<M: Access>(
+    client: Borrowed<M>,
+) {
+    let word = client.lent(0, 8, Rights::all()).await;
+    let mut count = 0;
+    for round in 0..4 {
+        let taken = client.lent(64, 128, Rights::all()).await;
+        // A lane has used both.
+        for _ in 0..3 {
+            client.memory.read(&taken).await.unwrap();
+            assert_eq!(client.memory.fetch_add(&word, 1).await, Ok(count), "{round}");
+            count += 1;
+        }
+        assert_eq!(client.lender.revoke(taken).await, Ok(true));
+        let batch = client.memory.batch().fetch_add(&word, 1).read(&word);
+        let batch = batch.write(&taken.slice(0..8).unwrap(), vec![1; 8]).fetch_add(&word, 1_000);
+        let error = MemoryError::Revoked;
+        assert_eq!(batch.post().await, Err(BatchError { at: 2, error }), "{round}");
+        count += 1;
+        assert_eq!(client.memory.fetch_add(&word, 0).await, Ok(count), "{round}: done once");
+    }
 }
 
 pub(crate) async fn a_lend_permits_what_it_says<M: Access>(client: Borrowed<M>) {
