@@ -33,7 +33,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("slots", &["buffers", "contract", "kit", "rendezvous"]),
     ("handshake", &["contract"]),
     ("hybrid", &[]),
-    ("remote_memory", &["kit"]),
+    ("remote_memory", &["buffers", "kit"]),
     ("address", &["contract", "hybrid", "registry"]),
     ("tls", &["contract"]),
     ("bootstrap", &["address", "contract", "handshake", "hybrid", "tls"]),
