@@ -42,7 +42,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 31] = [
+    pub const ALL: [Mutation; 32] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
