@@ -12,8 +12,9 @@ use farcall_core::time::Instant;
 use farcall_core::transport::{Adviser, ThreadLoad};
 
 use super::budget::Budget;
-use super::choice::{Choice, Lanes, Measured, Pace, Step};
+use super::choice::{Choice, Lanes, Measured, Step};
 use super::experience::{Experience, Features, Present};
+use super::pace::Pace;
 
 /// A server with fewer clients that call begins to advise nothing: each has its part of the NIC, and sees what it gains.
 const MANY_CLIENTS: f64 = 16.0;

@@ -11,9 +11,10 @@ use farcall_core::transport::{
 };
 
 use super::OpenLane;
-use super::choice::{Choice, OF_CLIENT};
+use super::choice::Choice;
 use super::lane::Lane;
 use super::large::Large;
+use super::pace::OF_CLIENT;
 use super::sizes::{BothSizes, LARGE_FROM_BYTES, Size};
 use crate::planted::{Bug, is_planted};
 

@@ -2,8 +2,9 @@
 
 use farcall_core::time::Instant;
 
-use super::choice::{Choice, OF_CLIENT};
+use super::choice::Choice;
 use super::lane::Lane;
+use super::pace::OF_CLIENT;
 
 /// What the seed of the connection is changed by, so that its two choices do not try in step.
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -17,6 +17,7 @@ mod large;
 mod meter;
 mod moves;
 mod noise;
+mod pace;
 mod planted;
 mod sizes;
 #[cfg(test)]

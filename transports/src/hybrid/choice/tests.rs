@@ -1,6 +1,7 @@
 //! Tests of the choice.
 
 use super::*;
+use crate::hybrid::pace::OF_CLIENT;
 
 /// What a connection on these ways does, whose calls take `per_call(way, ms)` ns. Gives the way of each look.
 struct Run {
