@@ -65,9 +65,14 @@ impl RingWriter {
         self.size - (self.written - self.taken)
     }
 
-    /// Whether there is room for so many bytes of records, wherever the ring ends.
+    /// The most bytes of a record: four fit into a small ring.
+    pub(crate) fn max_record_bytes(&self) -> u64 {
+        (self.size / 4).min(MAX_RECORD_BYTES as u64)
+    }
+
+    /// Whether there is room for so many bytes of records, wherever the ring ends: padding is shorter than the record after it.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        self.free() >= bytes + MAX_RECORD_BYTES as u64
+        self.free() >= bytes + self.max_record_bytes()
     }
 
     /// The backup has taken everything before this position out. What it says is not believed beyond what was written.

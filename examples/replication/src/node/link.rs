@@ -7,7 +7,7 @@ use bytes::{BufMut, BytesMut};
 use super::state::State;
 use super::{Action, BackupStatus, Entered, Join, Progress};
 use crate::membership::Member;
-use crate::record::{Epoch, Lsn, size_of};
+use crate::record::{Epoch, HEADER_BYTES, Lsn, size_of};
 use crate::ring::{RingWriter, Write, Writes};
 
 /// A round has at most so many WRITEs of records.
@@ -18,7 +18,7 @@ const TELL_DELAY: Duration = Duration::from_millis(1);
 
 /// What a backup is for commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum LinkRole {
     /// It is a member of the epoch: no commit without it.
     Member,
     /// It joins, and has not caught up.
@@ -40,7 +40,7 @@ struct Flight {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) member: Member,
-    pub(super) part: Part,
+    pub(super) role: LinkRole,
     pub(super) syncs: bool,
     writer: RingWriter,
     /// The last record that is in a round.
@@ -62,20 +62,20 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn member(now: Duration, member: Member, epoch: Epoch, it: &Entered) -> Link {
-        Link::new(now, member, epoch, Part::Member, it)
+        Link::new(now, member, epoch, LinkRole::Member, it)
     }
 
     pub(super) fn learner(now: Duration, epoch: Epoch, join: Join, snapshot: Lsn) -> Link {
         let Join { member, ring_bytes, syncs } = join;
         let it = Entered { end: snapshot, ring_bytes, syncs };
-        Link::new(now, member, epoch, Part::Learner, &it)
+        Link::new(now, member, epoch, LinkRole::Learner, &it)
     }
 
-    fn new(now: Duration, member: Member, epoch: Epoch, part: Part, it: &Entered) -> Link {
+    fn new(now: Duration, member: Member, epoch: Epoch, role: LinkRole, it: &Entered) -> Link {
         let ring_bytes = usize::try_from(it.ring_bytes).unwrap_or(0);
         Link {
             member,
-            part,
+            role,
             syncs: it.syncs,
             writer: RingWriter::new(epoch, ring_bytes),
             sent: it.end,
@@ -94,7 +94,7 @@ impl Link {
 
     /// Whether commits wait for it.
     pub(super) fn is_required(&self) -> bool {
-        self.part != Part::Learner
+        self.role != LinkRole::Learner
     }
 
     /// Counts a record that was appended to the log, or was there when the link was made.
@@ -105,6 +105,11 @@ impl Link {
     /// Whether a record of this size can be written for certain.
     pub(super) fn has_room(&self, payload: usize) -> bool {
         self.writer.has_room(self.unplaced_bytes + size_of(payload) as u64)
+    }
+
+    /// The longest payload that fits into its ring.
+    pub(super) fn max_payload(&self) -> u64 {
+        self.writer.max_record_bytes().saturating_sub(HEADER_BYTES as u64)
     }
 
     /// The record after the last one that was sent.
@@ -185,7 +190,7 @@ impl Link {
     pub(super) fn status(&self) -> BackupStatus {
         BackupStatus {
             id: self.member.id,
-            is_member: self.part == Part::Member,
+            is_member: self.role == LinkRole::Member,
             written: self.written,
             received: self.progress.received,
             synced: self.synced(),

@@ -637,6 +637,12 @@ impl Node {
         }
     }
 
+    /// What clients wait for, for those who look at a failure.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> String {
+        format!("{:?}", self.state.clients)
+    }
+
     /// The state after the last record that was applied here.
     #[must_use]
     pub fn store(&self) -> &Store {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::clients::{Logged, Read, Unlogged};
-use super::link::{Link, Part};
+use super::link::{Link, LinkRole};
 use super::state::State;
 use super::{
     Ack, BackupStatus, GroupError, Join, Joined, Progress, Refusal, Reply, RoundError, Token,
@@ -12,7 +12,7 @@ use crate::level::{Level, Reached};
 use crate::membership::{MAX_MEMBERS, ReplicaId};
 use crate::planted::{Bug, is_planted};
 use crate::record::{Lsn, Record};
-use crate::store::{Query, Request, Store};
+use crate::store::{Part, Query, Request, Store, TooLong};
 
 #[derive(Debug)]
 pub(super) struct Primary {
@@ -74,6 +74,11 @@ impl Primary {
 
     fn admit(&self, state: &State, request: &Request, level: Level) -> Result<(), GroupError> {
         request.command.check().map_err(GroupError::TooLong)?;
+        let length = request.encode().len() as u64;
+        let max = self.required().map(Link::max_payload).min().unwrap_or(length);
+        if length > max {
+            return Err(GroupError::TooLong(TooLong { what: Part::Value, length, max }));
+        }
         let (copies, synced) = self.replicas(state);
         if level.copies() > copies || level.synced() > synced {
             return Err(GroupError::NotEnoughReplicas { level, copies, synced });
@@ -205,7 +210,7 @@ impl Primary {
         let Some(link) = self.links.iter_mut().find(|link| link.member.id == to) else { return };
         match result {
             Ok(progress) => link.end_round(now, progress),
-            Err(RoundError::Fenced) if link.part == Part::Member => {
+            Err(RoundError::Fenced) if link.role == LinkRole::Member => {
                 // A later epoch has begun, of which this replica is no member: a primary excludes those that it cannot reach.
                 state.is_over = true;
                 return;
@@ -247,12 +252,12 @@ impl Primary {
         let commit = state.commit;
         for link in &mut self.links {
             let has_caught_up = link.progress.beat > 0 && link.written >= commit;
-            if link.part == Part::Learner && has_caught_up {
-                link.part = Part::Promoted;
+            if link.role == LinkRole::Learner && has_caught_up {
+                link.role = LinkRole::Promoted;
             }
         }
         let ready = |link: &&Link| {
-            link.part == Part::Promoted && !link.is_silent(now, state.options.detect)
+            link.role == LinkRole::Promoted && !link.is_silent(now, state.options.detect)
         };
         if let Some(link) = self.links.iter().find(ready) {
             let mut next = state.configuration.clone();
@@ -268,7 +273,7 @@ impl Primary {
         state: &mut State,
         join: Join,
     ) -> Result<Joined, Refusal> {
-        let others = self.links.iter().filter(|link| link.part != Part::Member).count();
+        let others = self.links.iter().filter(|link| link.role != LinkRole::Member).count();
         if others > 0 || self.links.len() + 2 > MAX_MEMBERS {
             return Err(Refusal::Busy);
         }

@@ -1,1 +1,7 @@
-//! Tests of the whole protocol.
+//! Tests of the whole protocol, in virtual time: many lives of a group, each from a seed.
+
+mod history;
+mod linearizable;
+mod replica;
+mod seeds;
+mod world;

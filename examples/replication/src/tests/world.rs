@@ -1,0 +1,807 @@
+//! A simulated world of replicas and clients: messages are late, one-sided writes land in pieces, replicas are killed, stopped and cut off.
+//!
+//! A stopped replica's memory can still be written. What is sent to a stopped replica reaches it when it goes on, in its order.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::history::{Append, History};
+use super::linearizable::{Kind, MAX_OPERATIONS, Value};
+use super::replica::{RING_BYTES, Replica};
+use crate::level::Level;
+use crate::membership::{Configuration, InProcess, Member, ReplicaId};
+use crate::node::{
+    Ack, Action, Enter, Entered, GroupError, Join, Joined, Node, NodeOptions, Progress, Reply,
+    RoleName, RoundError, Token,
+};
+use crate::record::{Epoch, Lsn, Record};
+use crate::ring::Write;
+use crate::store::{Command, Outcome, Query, Request, Store, View};
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// Faults happen until then; from then on all is well, and the group must work.
+const HEALED_NS: u64 = 900 * MS;
+const END_NS: u64 = 2_500 * MS;
+
+const CLIENTS: u64 = 4;
+const KEYS: u64 = 4;
+/// The group should have so many replicas.
+const REPLICAS: usize = 3;
+/// A client sends a command again at most so often.
+const MAX_TRIES: u32 = 6;
+
+/// What happens at a moment.
+enum Event {
+    Turn(ReplicaId),
+    Watch(ReplicaId),
+    Deliver(ReplicaId, Message),
+    /// A piece of a one-sided write lands.
+    Land {
+        to: ReplicaId,
+        lend: u64,
+        write: Write,
+    },
+    /// All pieces of a round have landed, if they could.
+    RoundEnd {
+        from: ReplicaId,
+        to: ReplicaId,
+        epoch: Epoch,
+        lend: u64,
+        cut: bool,
+    },
+    Synced {
+        at: ReplicaId,
+        generation: u64,
+        records: Vec<Record>,
+        last: Lsn,
+    },
+    ClientAct(u64),
+    ClientReply {
+        client: u64,
+        attempt: u64,
+        reply: Reply,
+    },
+    ClientTimeout {
+        client: u64,
+        attempt: u64,
+    },
+    ClientRetry {
+        client: u64,
+        attempt: u64,
+    },
+    Fault,
+    Join,
+}
+
+/// What a replica gets, when it runs.
+enum Message {
+    Enter { from: ReplicaId, request: Enter },
+    Entered { from: ReplicaId, epoch: Epoch, answer: Option<(Entered, u64)> },
+    Proposed(Configuration),
+    JoinLate,
+    RoundDone { to: ReplicaId, epoch: Epoch, result: Result<Progress, RoundError> },
+    Synced { generation: u64, last: Lsn },
+    Submit { token: Token, request: Request, level: Level },
+    Read { token: Token, query: Query },
+    JoinRequest { join: Join, lend: u64 },
+    Joined { joined: Option<Joined> },
+    Configuration(Configuration),
+}
+
+#[derive(Debug)]
+struct Client {
+    /// Counts what was sent, so that late answers are known.
+    attempt: u64,
+    sequence: u64,
+    under_way: Option<UnderWay>,
+    is_done: bool,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    begin: u64,
+    what: What,
+    level: Level,
+    tries: u32,
+    /// It may have run.
+    may_have_run: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Put(u64, u64),
+    Swap(u64, Value, Value),
+    Get(u64),
+    Append(u64),
+    /// Reads all entries, in the end.
+    Entries,
+}
+
+pub(super) struct World {
+    now: u64,
+    random: SmallRng,
+    events: BTreeMap<(u64, u64), Event>,
+    scheduled: u64,
+    membership: InProcess,
+    replicas: HashMap<ReplicaId, Replica>,
+    waiting: HashMap<ReplicaId, Vec<Message>>,
+    made: u64,
+    cuts: HashSet<(ReplicaId, ReplicaId)>,
+    clients: Vec<Client>,
+    /// The client and its attempt by token.
+    tokens: HashMap<Token, (u64, u64)>,
+    next_token: u64,
+    next_value: u64,
+    last_seen: HashMap<u64, Value>,
+    history: History,
+    entries: Option<Vec<u64>>,
+    problem: Option<String>,
+    pub(super) acknowledged: u64,
+    pub(super) kills: u64,
+    pub(super) epochs: u64,
+}
+
+fn options(syncs: bool) -> NodeOptions {
+    NodeOptions {
+        detect: Duration::from_millis(25),
+        heartbeat: Duration::from_millis(5),
+        ring_bytes: RING_BYTES,
+        syncs,
+        max_waiting: 16,
+        max_lag: 1000,
+    }
+}
+
+impl World {
+    /// Runs a world of this seed. Gives what went wrong.
+    pub(super) fn run(seed: u64) -> Result<World, String> {
+        let mut world = World {
+            now: 0,
+            random: SmallRng::seed_from_u64(seed),
+            events: BTreeMap::new(),
+            scheduled: 0,
+            membership: InProcess::default(),
+            replicas: HashMap::new(),
+            waiting: HashMap::new(),
+            made: 0,
+            cuts: HashSet::new(),
+            clients: Vec::new(),
+            tokens: HashMap::new(),
+            next_token: 0,
+            next_value: 0,
+            last_seen: HashMap::new(),
+            history: History::default(),
+            entries: None,
+            problem: None,
+            acknowledged: 0,
+            kills: 0,
+            epochs: 0,
+        };
+        world.start();
+        while let Some(((at, _), event)) = world.events.pop_first() {
+            if at > END_NS || world.problem.is_some() || world.entries.is_some() {
+                break;
+            }
+            world.now = at;
+            world.handle(event);
+        }
+        world.epochs = world.membership.newest().epoch.0;
+        match world.finish() {
+            Some(problem) => Err(format!("seed {seed}: {problem}")),
+            None => Ok(world),
+        }
+    }
+
+    fn start(&mut self) {
+        let (member, syncs) = self.new_member();
+        let now = self.time();
+        let node = Node::founder(member, options(syncs), Store::default(), now);
+        self.add(node);
+        for client in 0..CLIENTS {
+            let first = Client { attempt: 0, sequence: 0, under_way: None, is_done: false };
+            self.clients.push(first);
+            self.after(20 * MS, Event::ClientAct(client));
+        }
+        self.after(2 * MS, Event::Join);
+        self.after(60 * MS, Event::Fault);
+    }
+
+    fn finish(&mut self) -> Option<String> {
+        if let Some(problem) = self.problem.take() {
+            return Some(problem);
+        }
+        let Some(entries) = self.entries.take() else {
+            let roles: Vec<_> = self.alive().map(|it| self.replicas[&it].node.status()).collect();
+            let newest = self.membership.newest();
+            let client = &self.clients[0];
+            let primary = self.replicas.get(&newest.primary).map(|it| it.node.waiting());
+            return Some(format!(
+                "the group does not work again: {primary:?} {client:?} {newest:?} {roles:?}"
+            ));
+        };
+        for client in 0..CLIENTS {
+            if let Some(it) = &mut self.clients[client as usize].under_way {
+                it.may_have_run = true;
+                self.give_up(client);
+            }
+        }
+        self.history.problem(&entries)
+    }
+
+    // Time and chance.
+
+    fn time(&self) -> Duration {
+        Duration::from_nanos(self.now)
+    }
+
+    fn after(&mut self, delay: u64, event: Event) {
+        self.scheduled += 1;
+        self.events.insert((self.now + delay, self.scheduled), event);
+    }
+
+    fn one_in(&mut self, count: u32) -> bool {
+        self.random.random_ratio(1, count)
+    }
+
+    fn is_faulty(&self) -> bool {
+        self.now < HEALED_NS
+    }
+
+    /// How long a message takes.
+    fn delay(&mut self) -> u64 {
+        if self.is_faulty() && self.one_in(40) {
+            return self.random.random_range(MS..80 * MS);
+        }
+        self.random.random_range(20 * US..300 * US)
+    }
+
+    fn is_cut(&self, one: ReplicaId, other: ReplicaId) -> bool {
+        self.cuts.contains(&(one.min(other), one.max(other)))
+    }
+
+    fn alive(&self) -> impl Iterator<Item = ReplicaId> {
+        let mut alive: Vec<_> = self.replicas.iter().filter(|(_, it)| !it.is_dead).collect();
+        alive.sort_by_key(|(id, _)| **id);
+        alive.into_iter().map(|(id, _)| *id).collect::<Vec<_>>().into_iter()
+    }
+
+    // Replicas.
+
+    fn new_member(&mut self) -> (Member, bool) {
+        self.made += 1;
+        let member = Member { id: ReplicaId(self.made), address: format!("{}", self.made) };
+        (member, self.made % 3 != 0)
+    }
+
+    fn add(&mut self, node: Node) -> ReplicaId {
+        let id = node.status().id;
+        self.replicas.insert(id, Replica::new(node));
+        self.after(0, Event::Turn(id));
+        self.after(0, Event::Watch(id));
+        id
+    }
+
+    /// Whether it runs now.
+    fn runs(&self, id: ReplicaId) -> bool {
+        self.replicas.get(&id).is_some_and(|it| !it.is_dead && it.stopped_until <= self.now)
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Turn(id) => self.turn(id),
+            Event::Watch(id) => {
+                let newest = self.membership.newest();
+                // One that is stopped does not ask.
+                if self.runs(id) {
+                    self.deliver(id, Message::Configuration(newest));
+                }
+                if !self.replicas[&id].is_dead {
+                    let delay = self.random.random_range(2 * MS..12 * MS);
+                    self.after(delay, Event::Watch(id));
+                }
+            }
+            Event::Deliver(to, message) => self.deliver(to, message),
+            Event::Land { to, lend, write } => {
+                if let Some(replica) = self.replicas.get_mut(&to)
+                    && !replica.is_dead
+                    && replica.memory.has_access(lend)
+                {
+                    replica.memory.land(&write);
+                }
+            }
+            Event::RoundEnd { from, to, epoch, lend, cut } => {
+                let replica = &self.replicas[&to];
+                let result = if replica.is_dead || cut {
+                    Err(RoundError::Gone)
+                } else if !replica.memory.has_access(lend) {
+                    Err(RoundError::Fenced)
+                } else {
+                    Ok(replica.memory.progress)
+                };
+                let delay = if result == Err(RoundError::Gone) { 10 * MS } else { 10 * US };
+                self.after(delay, Event::Deliver(from, Message::RoundDone { to, epoch, result }));
+            }
+            Event::Synced { at, generation, records, last } => {
+                if let Some(replica) = self.replicas.get_mut(&at)
+                    && !replica.is_dead
+                {
+                    replica.sync(&records);
+                    self.deliver(at, Message::Synced { generation, last });
+                }
+            }
+            Event::ClientAct(client) => self.act(client),
+            Event::ClientReply { client, attempt, reply } => self.on_reply(client, attempt, reply),
+            Event::ClientTimeout { client, attempt } => self.on_timeout(client, attempt),
+            Event::ClientRetry { client, attempt } => {
+                if self.clients[client as usize].attempt == attempt {
+                    self.again(client);
+                }
+            }
+            Event::Fault => self.fault(),
+            Event::Join => self.join(),
+        }
+    }
+
+    fn turn(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.get(&id).filter(|it| !it.is_dead) else { return };
+        if replica.stopped_until > self.now {
+            let delay = replica.stopped_until - self.now;
+            return self.after(delay, Event::Turn(id));
+        }
+        let waiting = self.waiting.remove(&id).unwrap_or_default();
+        for message in waiting {
+            self.deliver(id, message);
+        }
+        let now = self.time();
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        replica.node.turn(now, &mut replica.memory);
+        self.act_for(id);
+        let delay = self.random.random_range(MS..3 * MS);
+        self.after(delay, Event::Turn(id));
+    }
+
+    /// Gives a replica a message, or keeps it until the replica goes on.
+    fn deliver(&mut self, to: ReplicaId, message: Message) {
+        if self.replicas.get(&to).is_none_or(|it| it.is_dead) {
+            return;
+        }
+        if !self.runs(to) || self.waiting.get(&to).is_some_and(|it| !it.is_empty()) {
+            self.waiting.entry(to).or_default().push(message);
+            return;
+        }
+        let now = self.time();
+        let Some(Replica { node, memory, targets, .. }) = self.replicas.get_mut(&to) else {
+            return;
+        };
+        match message {
+            Message::Enter { from, request } => {
+                let epoch = request.epoch;
+                let entered = node.enter(now, &request, memory);
+                let answer = entered.ok().map(|entered| (entered, memory.lend));
+                self.send(to, from, Message::Entered { from: to, epoch, answer });
+            }
+            Message::Entered { from, epoch, answer } => {
+                if let Some((_, lend)) = answer {
+                    targets.insert(from, lend);
+                }
+                node.on_entered(now, from, epoch, answer.map(|(entered, _)| entered));
+            }
+            Message::JoinLate => {
+                let status = node.status();
+                if status.role == RoleName::Learner && status.end == Lsn(0) {
+                    self.kill(to);
+                }
+            }
+            Message::Proposed(newest) => node.on_proposed(now, Some(&newest), memory),
+            Message::RoundDone { to, epoch, result } => node.on_round(now, to, epoch, result),
+            Message::Synced { generation, last } => node.on_synced(generation, last),
+            Message::Submit { token, request, level } => node.submit(now, token, request, level),
+            Message::Read { token, query } => node.read(now, token, query),
+            Message::JoinRequest { join, lend } => {
+                let id = join.member.id;
+                let joined = node.join(now, join).ok();
+                if joined.is_some() {
+                    targets.insert(id, lend);
+                }
+                self.send(to, id, Message::Joined { joined });
+            }
+            Message::Joined { joined } => {
+                let epoch = node.status().epoch;
+                let joined = joined.filter(|joined| joined.epoch == epoch);
+                let is_usable = joined.is_some_and(|it| node.on_snapshot(now, &it.snapshot));
+                let applied = node.store().applied();
+                match self.replicas.get_mut(&to) {
+                    Some(replica) if is_usable => replica.sync_snapshot(applied),
+                    _ => self.kill(to),
+                }
+            }
+            Message::Configuration(newest) => node.on_configuration(now, &newest, memory),
+        }
+        self.act_for(to);
+    }
+
+    /// A message from one replica to another, which is lost if the two are cut off from each other.
+    fn send(&mut self, from: ReplicaId, to: ReplicaId, message: Message) {
+        if !self.is_cut(from, to) {
+            let delay = self.delay();
+            self.after(delay, Event::Deliver(to, message));
+        }
+    }
+
+    /// Does what a replica asks for.
+    fn act_for(&mut self, id: ReplicaId) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        for action in replica.node.take_actions() {
+            match action {
+                Action::Enter { to, request } => {
+                    // The driver gives up after some time.
+                    let epoch = request.epoch;
+                    let failed = Message::Entered { from: to.id, epoch, answer: None };
+                    self.send(id, to.id, Message::Enter { from: id, request });
+                    self.after(60 * MS, Event::Deliver(id, failed));
+                }
+                Action::Round { to, epoch, writes } => self.round(id, to, epoch, writes),
+                Action::Propose(next) => {
+                    let newest = self.membership.accept(&next);
+                    let delay = self.delay();
+                    self.after(delay, Event::Deliver(id, Message::Proposed(newest)));
+                }
+                Action::Reply(token, reply) => self.reply(token, reply),
+                Action::Sync { generation, records, last } => {
+                    // One after the other.
+                    self.after(3 * MS, Event::Synced { at: id, generation, records, last });
+                }
+                Action::Removed => {
+                    self.kill(id);
+                }
+            }
+        }
+    }
+
+    /// A round: its pieces land one after the other, and each in two halves, the second one first.
+    fn round(&mut self, from: ReplicaId, to: ReplicaId, epoch: Epoch, writes: Vec<Write>) {
+        let lend = self.replicas[&from].targets.get(&to).copied().unwrap_or(0);
+        let cut = self.is_cut(from, to);
+        // Some of it lands although the connection breaks.
+        let lands = if cut && self.one_in(2) { 0 } else { writes.len() };
+        let slow = self.is_faulty() && self.one_in(30);
+        let mut at = 0;
+        for write in writes.into_iter().take(lands) {
+            let middle = self.random.random_range(0..=write.bytes.len());
+            let (first, second) = (write.bytes.slice(..middle), write.bytes.slice(middle..));
+            for (offset, bytes) in [(write.offset + middle, second), (write.offset, first)] {
+                at += if slow { self.random.random_range(0..30 * MS) } else { 5 * US };
+                self.after(at, Event::Land { to, lend, write: Write { offset, bytes } });
+            }
+        }
+        self.after(at + 5 * US, Event::RoundEnd { from, to, epoch, lend, cut });
+    }
+
+    fn kill(&mut self, id: ReplicaId) {
+        if let Some(replica) = self.replicas.get_mut(&id) {
+            replica.is_dead = true;
+        }
+        self.waiting.remove(&id);
+    }
+
+    /// Adds a replica, if there are too few. One that was killed, excluded or failed to join is replaced that way.
+    fn join(&mut self) {
+        let delay = self.random.random_range(5 * MS..40 * MS);
+        self.after(delay, Event::Join);
+        let newest = self.membership.newest();
+        let runs = self.alive().count();
+        if runs >= REPLICAS + 1 || newest.members.len() >= REPLICAS || newest.epoch == Epoch(0) {
+            return;
+        }
+        let (member, syncs) = self.new_member();
+        let now = self.time();
+        let options = options(syncs);
+        let mut replica = Replica::new(Node::learner(member.clone(), options, now));
+        replica.node.lend_to(now, &newest, &mut replica.memory);
+        let (id, lend) = (member.id, replica.memory.lend);
+        self.replicas.insert(id, replica);
+        self.after(0, Event::Turn(id));
+        self.after(0, Event::Watch(id));
+        let join = Join { member, ring_bytes: RING_BYTES as u64, syncs };
+        self.send(id, newest.primary, Message::JoinRequest { join, lend });
+        // One that gets no answer gives up.
+        self.after(100 * MS, Event::Deliver(id, Message::JoinLate));
+    }
+
+    // Faults.
+
+    fn fault(&mut self) {
+        if !self.is_faulty() {
+            self.cuts.clear();
+            for replica in self.replicas.values_mut() {
+                replica.stopped_until = replica.stopped_until.min(self.now);
+            }
+            for client in 0..CLIENTS {
+                self.after(300 * MS, Event::ClientAct(client));
+            }
+            return;
+        }
+        let delay = self.random.random_range(10 * MS..120 * MS);
+        self.after(delay, Event::Fault);
+        let alive: Vec<_> = self.alive().collect();
+        let Some(victim) =
+            (!alive.is_empty()).then(|| alive[self.random.random_range(0..alive.len())])
+        else {
+            return;
+        };
+        let newest = self.membership.newest();
+        let victim = if self.one_in(2) { newest.primary } else { victim };
+        match self.random.random_range(0..5) {
+            0 | 1 => {
+                // One member is left: more faults than that lose data.
+                let left = newest.members.iter().filter(|it| {
+                    it.id != victim && self.replicas.get(&it.id).is_some_and(|it| !it.is_dead)
+                });
+                if left.count() > 0 {
+                    self.kill(victim);
+                    self.kills += 1;
+                }
+            }
+            2 | 3 => {
+                let time = self.random.random_range(5 * MS..200 * MS);
+                let until = self.now + time;
+                if let Some(replica) = self.replicas.get_mut(&victim) {
+                    replica.stopped_until = replica.stopped_until.max(until);
+                }
+            }
+            _ => {
+                let other = alive[self.random.random_range(0..alive.len())];
+                let pair = (victim.min(other), victim.max(other));
+                if !self.cuts.remove(&pair) && victim != other {
+                    self.cuts.insert(pair);
+                }
+            }
+        }
+    }
+
+    // Clients.
+
+    fn act(&mut self, client: u64) {
+        let at = client as usize;
+        if self.clients[at].under_way.is_some() {
+            return;
+        }
+        let is_end = self.now > HEALED_NS + 200 * MS;
+        if is_end && (client > 0 || self.clients[at].is_done) {
+            if client == 0 {
+                self.begin(client, What::Entries, Level::Visible);
+            }
+            return;
+        }
+        let key = self.random.random_range(0..KEYS);
+        self.next_value += 1;
+        let value = self.next_value;
+        let full = self.history.operations.get(&key).map_or(0, Vec::len) + 8 > MAX_OPERATIONS;
+        let what = match self.random.random_range(0..10) {
+            _ if is_end => {
+                self.clients[at].is_done = true;
+                What::Append(value)
+            }
+            _ if full => What::Append(value),
+            0..=2 => What::Put(key, value),
+            3 => What::Swap(key, self.last_seen.get(&key).copied().flatten(), Some(value)),
+            4..=6 => What::Get(key),
+            _ => What::Append(value),
+        };
+        let level = match self.random.random_range(0..8) {
+            0 => Level::Persistent,
+            1 => Level::Replicated(2),
+            2 => Level::ReplicatedPersistent(2),
+            _ => Level::Visible,
+        };
+        self.begin(client, what, level);
+    }
+
+    fn begin(&mut self, client: u64, what: What, level: Level) {
+        let begin = self.now;
+        let it = &mut self.clients[client as usize];
+        it.sequence += 1;
+        it.under_way = Some(UnderWay { begin, what, level, tries: 0, may_have_run: false });
+        self.try_it(client);
+    }
+
+    fn try_it(&mut self, client: u64) {
+        self.next_token += 1;
+        let token = self.next_token;
+        let it = &mut self.clients[client as usize];
+        it.attempt += 1;
+        let (attempt, sequence) = (it.attempt, it.sequence);
+        let Some(under_way) = &mut it.under_way else { return };
+        under_way.tries += 1;
+        let (what, level) = (under_way.what, under_way.level);
+        let bytes = |value: u64| bytes::Bytes::copy_from_slice(&value.to_le_bytes());
+        let command = match what {
+            What::Put(key, value) => Ok(Command::Put { key: bytes(key), value: bytes(value) }),
+            What::Swap(key, expected, new) => Ok(Command::CompareAndSwap {
+                key: bytes(key),
+                expected: expected.map(bytes),
+                new: new.map(bytes),
+            }),
+            // Of different lengths, so that records end at any place of the ring.
+            What::Append(value) => {
+                let mut entry = value.to_le_bytes().to_vec();
+                entry.resize(8 + (value as usize * 13) % 400, 7);
+                Ok(Command::Append { entry: entry.into() })
+            }
+            What::Get(key) => Err(Query::Get(bytes(key))),
+            What::Entries => Err(Query::Entries(0, u32::MAX)),
+        };
+        let message = match command {
+            Ok(command) => {
+                Message::Submit { token, request: Request { client, sequence, command }, level }
+            }
+            Err(query) => Message::Read { token, query },
+        };
+        // A client may know an old primary.
+        let alive: Vec<_> = self.alive().collect();
+        let primary = self.membership.newest().primary;
+        let to = if self.one_in(4) && !alive.is_empty() {
+            alive[self.random.random_range(0..alive.len())]
+        } else {
+            primary
+        };
+        self.tokens.insert(token, (client, attempt));
+        let delay = self.delay();
+        self.after(delay, Event::Deliver(to, message));
+        self.after(60 * MS, Event::ClientTimeout { client, attempt });
+    }
+
+    fn reply(&mut self, token: Token, reply: Reply) {
+        let Some((client, attempt)) = self.tokens.remove(&token) else { return };
+        if let Reply::Command(Ok(ack)) = &reply {
+            self.check_ack(ack);
+        }
+        if self.is_faulty() && self.one_in(12) {
+            return; // The answer is lost.
+        }
+        let delay = self.delay();
+        self.after(delay, Event::ClientReply { client, attempt, reply });
+    }
+
+    /// So many disks must have the record as the acknowledgement says.
+    fn check_ack(&mut self, ack: &Ack) {
+        self.acknowledged += 1;
+        let synced = self.replicas.values().filter(|it| it.has_synced(ack.lsn)).count();
+        if (synced as u32) < ack.reached.synced() {
+            self.problem = Some(format!("{ack:?}, and it is on {synced} disks"));
+        }
+    }
+
+    fn on_timeout(&mut self, client: u64, attempt: u64) {
+        let it = &mut self.clients[client as usize];
+        if it.attempt != attempt {
+            return;
+        }
+        if let Some(under_way) = &mut it.under_way {
+            under_way.may_have_run = true;
+            self.again(client);
+        }
+    }
+
+    /// Tries again, or gives up.
+    fn again(&mut self, client: u64) {
+        let Some(under_way) = &self.clients[client as usize].under_way else { return };
+        let keeps_trying = matches!(under_way.what, What::Entries);
+        if keeps_trying || under_way.tries < MAX_TRIES {
+            return self.try_it(client);
+        }
+        self.give_up(client);
+    }
+
+    /// The end of an operation without a result.
+    fn give_up(&mut self, client: u64) {
+        let Some(under_way) = &self.clients[client as usize].under_way else { return };
+        let (begin, what, may_have_run) = (under_way.begin, under_way.what, under_way.may_have_run);
+        self.end(client);
+        match what {
+            What::Put(key, value) if may_have_run => {
+                self.history.add(key, begin, None, Kind::Put(value));
+            }
+            What::Swap(key, expected, new) if may_have_run => {
+                self.history.add(key, begin, None, Kind::Swap(expected, new, None));
+            }
+            What::Append(entry) => {
+                let did_not_run = !may_have_run;
+                let append = Append { begin, end: None, entry, index: None, did_not_run };
+                self.history.appends.push(append);
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, client: u64) {
+        let it = &mut self.clients[client as usize];
+        it.under_way = None;
+        // Late answers are for nobody.
+        it.attempt += 1;
+        let longest = if self.one_in(3) { 12 * MS } else { 500 * US };
+        let pause = self.random.random_range(0..longest);
+        self.after(pause, Event::ClientAct(client));
+    }
+
+    fn on_reply(&mut self, client: u64, attempt: u64, reply: Reply) {
+        let it = &mut self.clients[client as usize];
+        if it.attempt != attempt {
+            return;
+        }
+        let Some(UnderWay { begin, what, level, may_have_run, .. }) = &mut it.under_way else {
+            return;
+        };
+        let (begin, what) = (*begin, *what);
+        let outcome = match reply {
+            Reply::View(Ok(view)) => return self.on_view(client, begin, what, view),
+            Reply::Command(Ok(ack)) => ack.outcome,
+            // It was done, and what it did is not known.
+            Reply::Command(Err(GroupError::Weaker { .. })) => {
+                *may_have_run = true;
+                *level = Level::Visible;
+                return self.again(client);
+            }
+            Reply::Command(Err(GroupError::NotEnoughReplicas { .. })) => {
+                *level = Level::Visible;
+                return self.again(client);
+            }
+            Reply::Command(Err(error)) | Reply::View(Err(error)) => {
+                *may_have_run |= !error.did_not_run();
+                it.attempt += 1;
+                let attempt = it.attempt;
+                return self.after(5 * MS, Event::ClientRetry { client, attempt });
+            }
+        };
+        let Some(outcome) = outcome else { return };
+        let end = Some(self.now);
+        self.end(client);
+        match (what, outcome) {
+            (What::Put(key, value), Outcome::Put) => {
+                self.history.add(key, begin, end, Kind::Put(value));
+            }
+            (What::Swap(key, expected, new), Outcome::Compared(had)) => {
+                let had = had.map(|had| number(&had));
+                self.history.add(key, begin, end, Kind::Swap(expected, new, Some(had)));
+            }
+            (What::Append(entry), Outcome::Appended(index)) => {
+                let append = Append { begin, end, entry, index: Some(index), did_not_run: false };
+                self.history.appends.push(append);
+            }
+            (what, outcome) => {
+                self.problem = Some(format!("{what:?} ended as {outcome:?}"));
+            }
+        }
+    }
+
+    fn on_view(&mut self, client: u64, begin: u64, what: What, view: View) {
+        let end = Some(self.now);
+        match (what, view) {
+            (What::Get(key), View::Value(value)) => {
+                let value = value.map(|value| number(&value));
+                self.last_seen.insert(key, value);
+                self.history.add(key, begin, end, Kind::Get(value));
+            }
+            (What::Entries, View::Entries(_, entries)) => {
+                self.entries = Some(entries.iter().map(|entry| number(entry)).collect());
+            }
+            (what, view) => self.problem = Some(format!("{what:?} saw {view:?}")),
+        }
+        self.end(client);
+    }
+
+    /// What each replica is, for those who look at a failure.
+    pub(super) fn primaries(&self) -> usize {
+        let primary = |id: &ReplicaId| self.replicas[id].node.status().role == RoleName::Primary;
+        self.alive().filter(primary).count()
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.get(..8).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
+}
