@@ -64,12 +64,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod level;
 pub mod log;
 pub mod membership;
 pub mod node;
 mod planted;
 pub mod record;
+pub mod replica;
 pub mod ring;
 pub mod store;
 #[cfg(test)]

@@ -76,7 +76,9 @@ impl Backup {
                 (self.heartbeat, self.heard_at) = (heartbeat, now);
             }
             let commit = Lsn(lender.load(COMMIT_OFFSET));
-            take(ring, state, lender, MAX_TAKEN);
+            if state.has_room_for_sync() {
+                take(ring, state, lender, MAX_TAKEN);
+            }
             state.commit_to(commit.min(state.log.end()));
             state.apply(|_, _| ());
             state.forget(state.store.applied());

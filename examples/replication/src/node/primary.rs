@@ -104,7 +104,7 @@ impl Primary {
         while let Some(unlogged) = state.clients.unlogged.front() {
             let payload = unlogged.request.encode();
             let len = payload.len();
-            if !self.required().all(|link| link.has_room(len)) {
+            if !state.has_room_for_sync() || !self.required().all(|link| link.has_room(len)) {
                 break;
             }
             self.links.iter_mut().for_each(|link| link.expect(len));

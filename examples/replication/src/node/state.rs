@@ -9,6 +9,9 @@ use crate::membership::{Configuration, Member};
 use crate::record::{Epoch, Lsn, Record};
 use crate::store::{Outcome, Request, Store};
 
+/// So many records may wait for the disk. A replica takes no more until some of them are synced.
+const MAX_UNSYNCED: u64 = 8192;
+
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) me: Member,
@@ -83,6 +86,11 @@ impl State {
         if self.options.syncs {
             self.actions.push(Action::Sync { generation: self.generation, records, last });
         }
+    }
+
+    /// Whether the disk keeps up: so much may wait for it.
+    pub(super) fn has_room_for_sync(&self) -> bool {
+        !self.options.syncs || self.log.end().0 - self.synced.0 < MAX_UNSYNCED
     }
 
     /// Cuts records after this one, which were not committed.
