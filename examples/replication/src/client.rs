@@ -177,7 +177,8 @@ impl Client {
             }
         };
         let left = until.saturating_duration_since(Instant::now());
-        let group = connect(&primary.address, left.min(CALL_TIMEOUT)).map_err(|why| why.to_string())?;
+        let group =
+            connect(&primary.address, left.min(CALL_TIMEOUT)).map_err(|why| why.to_string())?;
         self.connected = Some((primary.id, group.clone()));
         Ok(group)
     }

@@ -273,6 +273,8 @@ impl Primary {
         state: &mut State,
         join: Join,
     ) -> Result<Joined, Refusal> {
+        // One that tries again is another replica.
+        self.links.retain(|link| link.is_required() || link.member.address != join.member.address);
         let others = self.links.iter().filter(|link| link.role != LinkRole::Member).count();
         if others > 0 || self.links.len() + 2 > MAX_MEMBERS {
             return Err(Refusal::Busy);

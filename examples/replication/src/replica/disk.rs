@@ -32,7 +32,10 @@ fn options() -> Options {
 #[derive(Serialize, Deserialize)]
 enum Entry {
     /// A part of a snapshot, and whether it is the last one.
-    Snapshot { part: Bytes, is_last: bool },
+    Snapshot {
+        part: Bytes,
+        is_last: bool,
+    },
     Record(Record),
 }
 
@@ -50,7 +53,12 @@ pub(super) struct Disk {
 
 impl Disk {
     /// Makes the directory of a replica below this one, with the state that it begins with, and removes those of former replicas.
-    pub(super) fn create(base: &Path, id: ReplicaId, store: &Store, mailbox: Mailbox) -> Result<Disk> {
+    pub(super) fn create(
+        base: &Path,
+        id: ReplicaId,
+        store: &Store,
+        mailbox: Mailbox,
+    ) -> Result<Disk> {
         let path = base.join(format!("{PREFIX}{id}"));
         let log = Log::open(&path, options())?;
         let snapshot = store.snapshot();

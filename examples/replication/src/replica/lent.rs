@@ -36,10 +36,8 @@ impl LentMemory {
         let lend = |region: &Region, rights| -> Result<Remote, MemoryError> {
             region.lend(.., rights, Until::REVOKED)
         };
-        let lent = Lent {
-            ring: lend(&ring, Rights::WRITE)?,
-            progress: lend(&progress, Rights::READ)?,
-        };
+        let lent =
+            Lent { ring: lend(&ring, Rights::WRITE)?, progress: lend(&progress, Rights::READ)? };
         Ok(Current { ring, progress, lent })
     }
 }

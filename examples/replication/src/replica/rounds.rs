@@ -81,13 +81,11 @@ impl Rounds {
     pub(super) fn poll(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
         let mut context = Context::from_waker(&self.waker);
-        self.under_way.retain_mut(|(to, epoch, batch)| {
-            match Pin::new(batch).poll(&mut context) {
-                Poll::Pending => true,
-                Poll::Ready(result) => {
-                    ended.push((*to, *epoch, result_of(result)));
-                    false
-                }
+        self.under_way.retain_mut(|(to, epoch, batch)| match Pin::new(batch).poll(&mut context) {
+            Poll::Pending => true,
+            Poll::Ready(result) => {
+                ended.push((*to, *epoch, result_of(result)));
+                false
             }
         });
         ended
