@@ -153,9 +153,15 @@ impl ReplicaBuilder {
             .service(GroupServer::new(services))
             .service(MemoryServer::new(memory.clone()))
             .listen(address)?;
-        let address = server.address().to_string();
-        let driver =
-            Driver::new(address, membership, options, directory, memory, mailbox.clone(), inbox)?;
+        let driver = Driver::new(
+            address.to_owned(),
+            membership,
+            options,
+            directory,
+            memory,
+            mailbox.clone(),
+            inbox,
+        )?;
         let thread =
             std::thread::Builder::new().name("replica".into()).spawn(move || driver.run())?;
         mailbox.set_thread(thread.thread().clone());
