@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use farcall::Shape;
 use serde::{Deserialize, Serialize};
 
-pub use self::service::{ConfigurationService, MembershipServer, RemoteMembership};
+pub use self::service::{
+    ConfigurationRegisterClient, ConfigurationService, MembershipServer, RemoteMembership,
+};
 use crate::record::Epoch;
 
 /// A replica, from its start to its end. One that was restarted or excluded is another one.

@@ -57,7 +57,7 @@ pub(super) struct Link {
     heard_at: Duration,
     /// Reads that it has confirmed.
     pub(super) confirmed: u64,
-    pub(super) is_gone: bool,
+    is_gone: bool,
 }
 
 impl Link {
@@ -128,8 +128,11 @@ impl Link {
 
     /// Begins a round, if none is under way and there is a reason for one.
     pub(super) fn begin_round(&mut self, now: Duration, state: &mut State, reads: u64, poll: bool) {
-        if self.flight.is_some() || self.is_gone {
+        if self.flight.is_some() {
             return;
+        }
+        if self.is_gone {
+            return self.probe(now, state);
         }
         let mut writes = Writes::default();
         let before = self.sent;
@@ -162,9 +165,29 @@ impl Link {
         state.actions.push(Action::Round { to: self.member.id, epoch: state.epoch, writes });
     }
 
+    /// Asks whether the memory is still lent. If a round was late because this replica was stopped, the answer is that it is not. Nothing is
+    /// written any more: what was written before may still land.
+    fn probe(&mut self, now: Duration, state: &mut State) {
+        let is_due = |last: Duration| now.saturating_sub(last) >= state.options.detect;
+        if self.role == LinkRole::Member && self.last_round.is_none_or(is_due) {
+            self.last_round = Some(now);
+            self.flight = Some(Flight { since: now, sent: self.written, reads: self.confirmed });
+            let (to, epoch, writes) = (self.member.id, state.epoch, Vec::new());
+            state.actions.push(Action::Round { to, epoch, writes });
+        }
+    }
+
+    /// A round has failed, and nothing is known of what it wrote. The backup is to be excluded.
+    pub(super) fn lose(&mut self) {
+        (self.flight, self.is_gone) = (None, true);
+    }
+
     /// A round has ended well.
     pub(super) fn end_round(&mut self, now: Duration, progress: Progress) {
         let Some(flight) = self.flight.take() else { return };
+        if self.is_gone {
+            return;
+        }
         self.written = flight.sent;
         self.confirmed = flight.reads;
         self.writer.set_taken(progress.taken);

@@ -215,7 +215,7 @@ impl Primary {
                 state.is_over = true;
                 return;
             }
-            Err(RoundError::Fenced | RoundError::Gone) => link.is_gone = true,
+            Err(RoundError::Fenced | RoundError::Gone) => link.lose(),
         }
         self.proceed(now, state);
     }
