@@ -58,6 +58,8 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "examples/kv/src/main.rs",
     "examples/persist/src/lib.rs",
     "examples/persist/src/main.rs",
+    "examples/replication/src/lib.rs",
+    "examples/replication/src/main.rs",
     "swarm/src/lib.rs",
     "swarm/src/main.rs",
     "benches/src/lib.rs",

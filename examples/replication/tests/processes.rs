@@ -133,7 +133,7 @@ fn a_primary_that_was_stopped_is_fenced_by_the_memory_of_its_backups_alone() {
     wait_until("another primary", || membership.newest().primary != before.primary);
     client.submit(put("k", "after"), Level::Replicated(2)).unwrap();
     let [gone, _second] = servers;
-    gone.shutdown();
+    gone.shutdown_within(Duration::from_millis(100));
     primary.signal(Signal::CONT);
 
     // It takes no write and answers no read, from the first moment on.
