@@ -154,6 +154,36 @@ fn a_primary_that_was_stopped_is_fenced_by_the_memory_of_its_backups_alone() {
     drop((primary, backups));
 }
 
+/// No thread of a backup is on the path of a write.
+#[test]
+fn a_backup_that_is_stopped_does_not_hold_up_writes_before_it_is_excluded() {
+    let membership = InProcess::default();
+    let at = name("idle");
+    let server = membership_at(&at, &membership);
+    let patient = ["--detect", "5"];
+    let primary = serve(&name("idle-a"), &at, &patient);
+    wait_until("there is a group", || membership.newest().epoch == Epoch(1));
+    let backup = serve(&name("idle-b"), &at, &patient);
+    let mut client = Client::new(Arc::new(membership.clone())).timeout(PATIENCE);
+    client.wait_for_members(2).unwrap();
+    client.submit(put("k", "before"), Level::Replicated(2)).unwrap();
+    // From the second operation on they are one-sided.
+    std::thread::sleep(Duration::from_millis(200));
+    backup.signal(Signal::STOP);
+    for _ in 0..20 {
+        let ack = client.submit(put("k", "meanwhile"), Level::Replicated(2)).unwrap();
+        assert_eq!(ack.reached.copies(), 2);
+    }
+    assert_eq!(membership.newest().epoch, Epoch(2), "the backup was excluded");
+    // It has them in its memory: it goes on, becomes the primary, and has the last one.
+    drop(primary);
+    backup.signal(Signal::CONT);
+    wait_until("the backup becomes the primary", || membership.newest().epoch > Epoch(2));
+    assert_eq!(get(&mut client, "k"), Some("meanwhile".into()));
+    drop(backup);
+    server.shutdown_within(Duration::from_millis(100));
+}
+
 #[test]
 fn what_was_synced_is_there_after_all_replicas_were_killed() {
     let directory = tempfile::tempdir().unwrap();
@@ -217,6 +247,10 @@ fn the_commands_of_a_group() {
     assert!(of(&["append", "two"]).starts_with("1\t"));
     assert_eq!(of(&["tail"]), "0\tone\n1\ttwo\n");
     assert_eq!(of(&["tail", "1"]), "1\ttwo\n");
+    // After the last write nothing more comes, and the backup learns that it is committed.
+    wait_until("the backup has applied all", || {
+        text(&run(&["status", "--membership", &at]).stdout).matches("committed to 3").count() == 2
+    });
     let refused = run(&["put", "k", "w", "--level", "persistent", "--membership", &at]);
     assert_eq!(refused.status.code(), Some(2));
     let why = text(&refused.stderr);

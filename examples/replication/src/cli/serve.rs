@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use farcall::Server;
 use farcall_replication::membership::{ConfigurationService, InProcess, MembershipServer};
 use farcall_replication::node::NodeOptions;
@@ -32,8 +32,7 @@ pub(crate) fn replica(args: &ServeArgs) -> Result<bool> {
         builder = builder.device(device);
     }
     let replica = builder.listen(&args.listen)?;
-    wait(signals, &args.listen)?;
-    drop(replica);
+    wait(signals, &args.listen, || replica.failure())?;
     Ok(true)
 }
 
@@ -46,17 +45,25 @@ pub(crate) fn configuration(args: &ConfigurationArgs) -> Result<bool> {
     };
     let server =
         Server::builder().service(MembershipServer::new(service)).listen(args.listen.as_str())?;
-    wait(signals, &args.listen)?;
+    wait(signals, &args.listen, || None)?;
     server.shutdown();
     Ok(true)
 }
 
-/// Waits for a signal. A second one ends the process immediately.
-fn wait(mut signals: Signals, address: &str) -> Result<()> {
+/// How often it looks for signals and failures.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Waits for a signal, or for a failure. A second signal ends the process immediately.
+fn wait(mut signals: Signals, address: &str, failure: impl Fn() -> Option<String>) -> Result<()> {
     // A process that waits for this line may call now.
     let mut out = io::stdout();
     writeln!(out, "listening on {address}").and_then(|()| out.flush())?;
-    signals.forever().next();
+    while signals.pending().next().is_none() {
+        if let Some(why) = failure() {
+            bail!("{why}");
+        }
+        std::thread::sleep(LOOK);
+    }
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_default(signal, Arc::new(true.into()))?;
     }

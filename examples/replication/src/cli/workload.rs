@@ -268,10 +268,30 @@ mod tests {
             let problems = std::mem::take(&mut lock(&told).problems);
             assert!(problems.iter().any(|it| it.contains(expected)), "{expected}: {problems:?}");
         };
-        problem(&|told| drop(told.appended.insert("lost".into(), 7)), "was acknowledged at 7");
-        problem(&|told| drop(told.appended.insert("a".into(), 1)), "acknowledged at 1, and is at");
-        problem(&|told| drop(told.appended.remove("b".as_bytes())), "appended by nobody");
-        problem(&|told| drop(told.others.insert("b".into(), End::DidNotRun)), "was told that not");
+        problem(
+            &|told| {
+                let _ = told.appended.insert("lost".into(), 7);
+            },
+            "was acknowledged at 7",
+        );
+        problem(
+            &|told| {
+                let _ = told.appended.insert("a".into(), 1);
+            },
+            "acknowledged at 1, and is at",
+        );
+        problem(
+            &|told| {
+                let _ = told.appended.remove("b".as_bytes());
+            },
+            "appended by nobody",
+        );
+        problem(
+            &|told| {
+                let _ = told.others.insert("b".into(), End::DidNotRun);
+            },
+            "was told that not",
+        );
         // Another client, so that the store does not know it.
         let mut other = Client::new(membership);
         other.submit(Command::Append { entry: "a".into() }, Level::Visible).unwrap();

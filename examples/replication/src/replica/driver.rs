@@ -149,6 +149,8 @@ pub(super) struct Driver {
     /// When to try to join.
     join_at: Option<Duration>,
     is_over: bool,
+    /// Why it has ended.
+    failure: Arc<OnceLock<String>>,
 }
 
 /// A number that no other replica or client has.
@@ -201,7 +203,13 @@ impl Driver {
             next_token: 0,
             join_at: (!founds).then_some(Duration::ZERO),
             is_over: false,
+            failure: Arc::default(),
         })
+    }
+
+    /// Where it says why it has ended, if that is a failure.
+    pub(super) fn failure(&self) -> Arc<OnceLock<String>> {
+        Arc::clone(&self.failure)
     }
 
     fn now(&self) -> Duration {
@@ -212,9 +220,9 @@ impl Driver {
         let mut rounds = Rounds::new(2 * self.options.detect);
         let interval = (self.options.detect / 8).max(Duration::from_millis(1));
         let proposer = Proposer::start(self.membership.clone(), self.mailbox.clone(), interval);
-        let Ok(proposer) = proposer else {
-            eprintln!("a replica cannot start a thread");
-            return;
+        let proposer = match proposer {
+            Ok(proposer) => proposer,
+            Err(why) => return self.fail(format!("the replica cannot start a thread: {why}")),
         };
         while !self.is_over {
             let mut worked = self.take_inputs(&mut rounds);
@@ -230,6 +238,15 @@ impl Driver {
                 std::thread::park_timeout(MAX_SLEEP);
             }
         }
+    }
+
+    /// The replica ends: the group goes on without it.
+    #[cold]
+    fn fail(&mut self, why: String) {
+        tracing::error!("{why}");
+        // It is set once.
+        let _ = self.failure.set(why);
+        self.is_over = true;
     }
 
     fn take_inputs(&mut self, rounds: &mut Rounds) -> bool {
@@ -272,10 +289,9 @@ impl Driver {
             }
             Input::Joined { id, answer } if id == self.id => {
                 if let Err(why) = self.begin_from(answer) {
-                    let at = now + JOIN_INTERVAL;
-                    self.join_at = Some(at);
-                    // It is tried again: a primary may be about to be replaced.
-                    let _ = why;
+                    // A primary may be about to be replaced.
+                    tracing::info!("not joined, it is tried again: {why:#}");
+                    self.join_at = Some(now + JOIN_INTERVAL);
                 }
             }
             Input::Joined { .. } => {}
@@ -287,8 +303,7 @@ impl Driver {
             }
             Input::Synced { generation, last } => self.node.on_synced(generation, last),
             Input::DiskFailed(why) => {
-                eprintln!("the replica ends, as its disk has failed: {why}");
-                self.is_over = true;
+                self.fail(format!("the disk of the replica failed: {why}"));
             }
             Input::Stop => self.is_over = true,
         }
@@ -434,7 +449,13 @@ impl Driver {
         anyhow::ensure!(epoch == self.node.status().epoch, "another epoch has begun");
         if let Some(directory) = &self.directory {
             let store = Store::from_snapshot(&snapshot).context("the snapshot cannot be read")?;
-            self.disk = Some(Disk::create(directory, self.id, &store, self.mailbox.clone())?);
+            match Disk::create(directory, self.id, &store, self.mailbox.clone()) {
+                Ok(disk) => self.disk = Some(disk),
+                Err(why) => {
+                    self.fail(format!("the disk of the replica cannot be used: {why:#}"));
+                    return Ok(());
+                }
+            }
         }
         let now = self.now();
         anyhow::ensure!(self.node.on_snapshot(now, &snapshot), "the snapshot cannot be read");

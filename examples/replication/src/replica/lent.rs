@@ -65,7 +65,8 @@ impl Lender for LentMemory {
 
     fn lend(&mut self) {
         // Without memory there is nothing to enter an epoch with: the caller refuses.
-        self.current = self.make().inspect_err(|why| eprintln!("no memory to lend: {why:#}")).ok();
+        self.current =
+            self.make().inspect_err(|why| tracing::error!("no memory to lend: {why:#}")).ok();
     }
 
     fn publish(&mut self, progress: &Progress) {

@@ -13,7 +13,7 @@ mod peer;
 mod rounds;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use anyhow::Result;
@@ -36,7 +36,7 @@ use crate::ring::MIN_RING_BYTES;
 /// A replica of a group, which joins it, or founds it if there is none.
 ///
 /// ```
-/// use std::sync::Arc;
+/// use std::sync::{Arc, OnceLock};
 ///
 /// use farcall_replication::client::Client;
 /// use farcall_replication::level::Level;
@@ -66,6 +66,7 @@ use crate::ring::MIN_RING_BYTES;
 pub struct Replica {
     mailbox: Mailbox,
     thread: Option<JoinHandle<()>>,
+    failure: Arc<OnceLock<String>>,
     server: Option<RunningServer>,
 }
 
@@ -93,11 +94,10 @@ impl Replica {
         futures_executor::block_on(answer)
     }
 
-    /// Waits until it ends, which it does when its disk fails.
-    pub fn wait(mut self) {
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+    /// Why it has ended: its disk has failed, for example. The group goes on without it.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
     }
 }
 
@@ -162,9 +162,10 @@ impl ReplicaBuilder {
             mailbox.clone(),
             inbox,
         )?;
+        let failure = driver.failure();
         let thread =
             std::thread::Builder::new().name("replica".into()).spawn(move || driver.run())?;
         mailbox.set_thread(thread.thread().clone());
-        Ok(Replica { mailbox, thread: Some(thread), server: Some(server) })
+        Ok(Replica { mailbox, thread: Some(thread), failure, server: Some(server) })
     }
 }
