@@ -209,12 +209,14 @@ fn what_was_synced_is_there_after_all_replicas_were_killed() {
 
     // Either of the two directories is enough for another group.
     for (dir, number) in dirs.iter().zip(1..) {
+        let inspected = run(&["inspect", dir]);
+        assert_eq!(text(&inspected.stdout), "epoch 2, log to 2\n", "{}", text(&inspected.stderr));
         let membership = InProcess::default();
         let at = name(&format!("disk-again-{number}"));
         let server = membership_at(&at, &membership);
         let replica = serve(&name(&format!("disk-alone-{number}")), &at, &["--dir", dir]);
         let mut client = Client::new(Arc::new(membership.clone())).timeout(PATIENCE);
-        wait_until("there is a group", || membership.epoch().unwrap() == Epoch(1));
+        wait_until("there is a group", || membership.epoch().unwrap() == Epoch(3));
         assert_eq!(get(&mut client, "k"), Some("synced".into()));
         assert_eq!(get(&mut client, "early"), Some("1".into()));
         drop(replica);

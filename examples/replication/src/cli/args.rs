@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Append(AppendArgs),
     /// Print the entries of the log from an index on.
     Tail(TailArgs),
+    /// Show what is in the directory of a replica that has ended.
+    Inspect(InspectArgs),
     /// Measure writes at each level, on replicas of this machine.
     Bench(BenchArgs),
 }
@@ -203,6 +205,12 @@ pub(crate) struct TailArgs {
 
     #[command(flatten)]
     pub(crate) group: GroupArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The directory.
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use farcall_replication::client::status_of;
 use farcall_replication::node::{Ack, Status};
+use farcall_replication::replica::recover;
 use farcall_replication::store::{Command, Outcome, Query, View};
 
-use super::args::{AppendArgs, GetArgs, GroupArgs, PutArgs, TailArgs};
+use super::args::{AppendArgs, GetArgs, GroupArgs, InspectArgs, PutArgs, TailArgs};
 
 /// How long `status` waits for one replica.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -59,6 +60,16 @@ pub(crate) fn tail(args: &TailArgs) -> Result<bool> {
         }
         from = first + entries.len() as u64;
     }
+}
+
+/// Shows how far a directory is: a group begins again with the one that has the last epoch, and of those the longest log.
+pub(crate) fn inspect(args: &InspectArgs) -> Result<bool> {
+    let Some(recovered) = recover(&args.dir)? else {
+        bail!("{} has no replica's log", args.dir.display());
+    };
+    let (epoch, lsn) = recovered.rank();
+    writeln!(io::stdout(), "epoch {}, log to {}", epoch.0, lsn.0)?;
+    Ok(true)
 }
 
 /// Shows each member, as it says itself, and what the primary knows of it.

@@ -31,6 +31,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Get(args) => client::get(&args),
         Command::Append(args) => client::append(&args),
         Command::Tail(args) => client::tail(&args),
+        Command::Inspect(args) => client::inspect(&args),
         Command::Bench(args) => bench::run(&args),
     };
     match outcome {

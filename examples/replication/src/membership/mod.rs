@@ -59,6 +59,15 @@ impl Configuration {
         self.members.iter().find(|member| member.id == id)
     }
 
+    /// Whether it may be accepted after another one. The first one may have any epoch: a group that begins again with the state of its disks goes
+    /// on to count.
+    #[must_use]
+    pub fn follows(&self, current: &Configuration) -> bool {
+        let is_next = self.epoch == current.epoch.next();
+        let is_first = current.epoch == Epoch(0) && self.epoch > Epoch(0);
+        (is_next || is_first) && self.is_sound()
+    }
+
     /// Whether this is a group that can work: its primary is a member, and no member is there twice.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -135,7 +144,7 @@ impl InProcess {
     /// Accepts a proposal if it is for the next epoch. Gives the newest configuration.
     pub fn accept(&self, next: &Configuration) -> Configuration {
         let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if next.epoch == current.epoch.next() && next.is_sound() {
+        if next.follows(&current) {
             current.clone_from(next);
             self.shared.changed.notify_all();
         }

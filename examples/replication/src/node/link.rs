@@ -16,6 +16,9 @@ const MAX_WRITES: usize = 16;
 /// The commit index travels with the next round, or after so long: a round for it alone would delay the next record.
 const TELL_DELAY: Duration = Duration::from_millis(1);
 
+/// How often the primary looks whether a backup has synced, or has made room.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
+
 /// What a backup is for commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkRole {
@@ -148,7 +151,7 @@ impl Link {
         let has_reason = self.sent > before
             || self.told_commit < state.commit && since_last >= TELL_DELAY
             || self.confirmed < reads
-            || poll
+            || poll && since_last >= POLL_INTERVAL
             || since_last >= state.options.heartbeat;
         if !has_reason {
             return;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use self::types::{
     Ack, Action, BackupStatus, Enter, Entered, GroupError, Join, Joined, Lender, NodeOptions,
-    PROGRESS_BYTES, Progress, Refusal, Reply, RoleName, RoundError, Status, Token,
+    PROGRESS_BYTES, Progress, Refusal, Reply, RoleName, RoundError, Status, SyncWork, Token,
 };
 
 use self::backup::Backup;
@@ -44,12 +44,19 @@ pub struct Node {
 }
 
 impl Node {
-    /// The first member of a group, with this state. It becomes the primary when the configuration with it alone is accepted, which it
-    /// proposes.
+    /// The first member of a group, with this state, which is that of a member of this epoch. It becomes the primary when the
+    /// configuration with it alone is accepted, which it proposes.
     #[must_use]
-    pub fn founder(me: Member, options: NodeOptions, store: Store, now: Duration) -> Node {
+    pub fn founder(
+        me: Member,
+        options: NodeOptions,
+        store: Store,
+        epoch: Epoch,
+        now: Duration,
+    ) -> Node {
         let mut state = State::new(me.clone(), options, store);
-        let first = Configuration { epoch: Epoch(1), primary: me.id, members: vec![me] };
+        // Later than all that is on the disks of the former group.
+        let first = Configuration { epoch: epoch.next(), primary: me.id, members: vec![me] };
         state.propose(now, first);
         Node { state, role: Role::Backup(Backup::without_ring(now)), last_turn: now }
     }
@@ -174,6 +181,7 @@ impl Node {
         self.state.epoch = request.epoch;
         let same = self.state.log.match_with(&request.origins);
         self.state.truncate(same);
+        self.state.sync_epoch();
         self.state.commit_to(request.commit.min(self.state.log.end()));
         self.state.apply(|_, _| ());
         lender.lend();
@@ -295,6 +303,7 @@ impl Node {
             backup.take_all(&mut self.state, lender);
         }
         self.state.epoch = self.state.configuration.epoch;
+        self.state.sync_epoch();
         let mut entering = Entering::begin(now, &mut self.state);
         self.role = match entering.finish(now, &mut self.state) {
             Some(primary) => Role::Primary(Box::new(primary)),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::clients::Clients;
-use super::{Action, NodeOptions, Reply, Token};
+use super::{Action, NodeOptions, Reply, SyncWork, Token};
 use crate::log::Tail;
 use crate::membership::{Configuration, Member};
 use crate::record::{Epoch, Lsn, Record};
@@ -79,12 +79,18 @@ impl State {
         for record in &records {
             self.log.push(record.clone());
         }
-        self.sync(records, last);
+        self.sync(None, records, last);
     }
 
-    fn sync(&mut self, records: Vec<Record>, last: Lsn) {
+    /// Notes on the disk that the epoch was entered, with the log as it is.
+    pub(super) fn sync_epoch(&mut self) {
+        self.sync(Some(self.epoch), Vec::new(), self.log.end());
+    }
+
+    fn sync(&mut self, enters: Option<Epoch>, records: Vec<Record>, last: Lsn) {
         if self.options.syncs {
-            self.actions.push(Action::Sync { generation: self.generation, records, last });
+            let generation = self.generation;
+            self.actions.push(Action::Sync(SyncWork { generation, enters, records, last }));
         }
     }
 
@@ -93,14 +99,13 @@ impl State {
         !self.options.syncs || self.log.end().0 - self.synced.0 < MAX_UNSYNCED
     }
 
-    /// Cuts records after this one, which were not committed.
+    /// Cuts records after this one, which were not committed: the epoch that is entered is synced next.
     pub(super) fn truncate(&mut self, last: Lsn) {
         let last = last.max(self.commit);
         if last < self.log.end() {
             self.log.truncate(last);
             self.synced = self.synced.min(last);
             self.generation += 1;
-            self.sync(Vec::new(), last);
         }
     }
 

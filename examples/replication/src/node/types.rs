@@ -230,6 +230,19 @@ pub enum Reply {
     View(Result<View, GroupError>),
 }
 
+/// What is to be synced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncWork {
+    /// Later ones have larger numbers after records were cut.
+    pub generation: u64,
+    /// The replica has entered this epoch as a member, and its log ends with the last lsn: later records are cut.
+    pub enters: Option<Epoch>,
+    /// The records. One replaces those that were given before and have its lsn or a later one.
+    pub records: Vec<Record>,
+    /// The last lsn.
+    pub last: Lsn,
+}
+
 /// What a node asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -254,16 +267,8 @@ pub enum Action {
     Propose(Configuration),
     /// Answer a client.
     Reply(Token, Reply),
-    /// Sync records, in order, and give the number with the last lsn to [`Node::on_synced`]. A record replaces those that were given before
-    /// and have its lsn or a later one.
-    Sync {
-        /// Later ones have larger numbers after records were cut.
-        generation: u64,
-        /// The records.
-        records: Vec<Record>,
-        /// The last lsn.
-        last: Lsn,
-    },
+    /// Sync this, after all that came before, and give the generation and the last lsn to [`Node::on_synced`].
+    Sync(SyncWork),
     /// This replica is no member any more: it may join as a new one.
     Removed,
 }

@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::driver::{Input, Mailbox};
 use crate::log::Tail;
 use crate::membership::ReplicaId;
-use crate::record::{Lsn, Record};
+use crate::node::SyncWork;
+use crate::record::{Epoch, Lsn, Record};
 use crate::store::{Request, Store};
 
 const PREFIX: &str = "replica-";
@@ -37,18 +38,16 @@ enum Entry {
         is_last: bool,
     },
     Record(Record),
-}
-
-/// What is to be synced.
-struct Work {
-    generation: u64,
-    records: Vec<Record>,
-    last: Lsn,
+    /// The replica is a member of this epoch. What is here up to `end` has all that was committed before; what is after it is cut.
+    Epoch {
+        epoch: Epoch,
+        end: Lsn,
+    },
 }
 
 /// The disk of one replica. Its thread ends when this is dropped.
 pub(super) struct Disk {
-    work: Sender<Work>,
+    work: Sender<SyncWork>,
 }
 
 impl Disk {
@@ -85,16 +84,19 @@ impl Disk {
     }
 
     /// Syncs records, and tells the replica's thread when that is done. What waits is bounded by what the primary admits.
-    pub(super) fn sync(&self, generation: u64, records: Vec<Record>, last: Lsn) {
+    pub(super) fn sync(&self, sync: SyncWork) {
         // Its thread has told why it ended.
-        let _ = self.work.send(Work { generation, records, last });
+        let _ = self.work.send(sync);
     }
 }
 
-fn run(log: &Log, todo: &Receiver<Work>, mailbox: &Mailbox) -> Result<()> {
+fn run(log: &Log, todo: &Receiver<SyncWork>, mailbox: &Mailbox) -> Result<()> {
     while let Ok(mut work) = todo.recv() {
         // All that waits shares one sync.
         loop {
+            if let Some(epoch) = work.enters {
+                append(log, &Entry::Epoch { epoch, end: work.last })?;
+            }
             for record in work.records.drain(..) {
                 append(log, &Entry::Record(record))?;
             }
@@ -127,30 +129,46 @@ fn replicas(base: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Reads the state of the replica whose directory is below this one: all its records are applied. `None`: there is none.
-///
-/// Records that were not acknowledged may be among them.
+/// What a disk has.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// The last epoch that the replica had entered as a member. 0: it was none.
+    pub epoch: Epoch,
+    /// The state after all records that are there. Some of them may never have been acknowledged.
+    pub store: Store,
+}
+
+impl Recovered {
+    /// Of the disks of a group, the one with the largest has everything that was acknowledged as persistent and is on one of them: a member that
+    /// notes an epoch has synced all that was committed before it.
+    #[must_use]
+    pub fn rank(&self) -> (Epoch, Lsn) {
+        (self.epoch, self.store.applied())
+    }
+}
+
+/// Reads the state of the replica whose directory is below this one. `None`: there is none.
 ///
 /// # Errors
 /// The log is damaged, or a replica has it open.
-pub fn recover(base: &Path) -> Result<Option<Store>> {
+pub fn recover(base: &Path) -> Result<Option<Recovered>> {
     if !base.is_dir() {
         return Ok(None);
     }
-    let mut best: Option<Store> = None;
+    let mut best: Option<Recovered> = None;
     for path in replicas(base)? {
-        if let Some(store) = recover_one(&path)?
-            && best.as_ref().is_none_or(|best| best.applied() < store.applied())
+        if let Some(recovered) = recover_one(&path)?
+            && best.as_ref().is_none_or(|best| best.rank() < recovered.rank())
         {
-            best = Some(store);
+            best = Some(recovered);
         }
     }
     Ok(best)
 }
 
-fn recover_one(path: &Path) -> Result<Option<Store>> {
+fn recover_one(path: &Path) -> Result<Option<Recovered>> {
     let log = Log::open(path, options())?;
-    let (mut snapshot, mut state) = (Vec::new(), None);
+    let (mut snapshot, mut state, mut last_epoch) = (Vec::new(), None, Epoch(0));
     for record in log.records(None) {
         let record = record?;
         if record.kind() != Kind::Entry {
@@ -165,6 +183,12 @@ fn recover_one(path: &Path) -> Result<Option<Store>> {
                     };
                     let tail = Tail::after(store.applied());
                     state = Some((store, tail));
+                }
+            }
+            Entry::Epoch { epoch, end } => {
+                last_epoch = epoch;
+                if let Some((_, tail)) = &mut state {
+                    Tail::truncate(tail, end);
                 }
             }
             Entry::Record(record) => {
@@ -185,5 +209,5 @@ fn recover_one(path: &Path) -> Result<Option<Store>> {
             None => store.skip(record.lsn),
         }
     }
-    Ok(Some(store))
+    Ok(Some(Recovered { epoch: last_epoch, store }))
 }

@@ -35,6 +35,9 @@ const INPUTS_PER_TURN: usize = 256;
 /// How long the thread sleeps at most: a backup looks into its ring that often.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
+/// How long it sleeps at most while clients wait.
+const BUSY_SLEEP: Duration = Duration::from_micros(200);
+
 /// How long a replica waits that could not join, before it tries again.
 const JOIN_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -177,12 +180,14 @@ impl Driver {
         }
         let mut disk = None;
         let node = if founds {
-            let mut store = Store::default();
+            let (mut store, mut epoch) = (Store::default(), Epoch(0));
             if let Some(directory) = &directory {
-                store = disk::recover(directory)?.unwrap_or_default();
+                if let Some(recovered) = disk::recover(directory)? {
+                    (store, epoch) = (recovered.store, recovered.epoch);
+                }
                 disk = Some(Disk::create(directory, id, &store, mailbox.clone())?);
             }
-            Node::founder(me, options, store, Duration::ZERO)
+            Node::founder(me, options, store, epoch, Duration::ZERO)
         } else {
             Node::learner(me, options, Duration::ZERO)
         };
@@ -235,7 +240,8 @@ impl Driver {
             self.node.turn(now, &mut self.lent);
             worked |= self.act(&mut rounds, &proposer);
             if !worked {
-                std::thread::park_timeout(MAX_SLEEP);
+                let sleep = if self.node.is_busy() { BUSY_SLEEP } else { MAX_SLEEP };
+                std::thread::park_timeout(sleep);
             }
         }
     }
@@ -338,9 +344,9 @@ impl Driver {
                     }
                     Action::Propose(next) => proposer.propose(next),
                     Action::Reply(token, reply) => self.reply(token, reply),
-                    Action::Sync { generation, records, last } => {
+                    Action::Sync(sync) => {
                         if let Some(disk) = &self.disk {
-                            disk.sync(generation, records, last);
+                            disk.sync(sync);
                         }
                     }
                     Action::Removed => {

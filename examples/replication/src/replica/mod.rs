@@ -20,7 +20,7 @@ use anyhow::Result;
 use farcall::memory::{Memory, MemoryServer};
 use farcall::{RunningServer, Server};
 
-pub use self::disk::recover;
+pub use self::disk::{Recovered, recover};
 pub use self::peer::{
     Group, GroupClient, GroupPollClient, GroupServer, JoinRequest, Lent, Peer, PeerClient,
     PeerPollClient, PeerServer,

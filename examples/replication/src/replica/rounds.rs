@@ -54,7 +54,10 @@ impl Rounds {
     /// A backup has lent memory for this epoch.
     pub(super) fn connect(&mut self, to: ReplicaId, epoch: Epoch, link: Link) {
         self.links.retain(|_, (of, _)| *of >= epoch);
-        self.links.insert(to, (epoch, link));
+        // An answer that is late is of an older epoch.
+        if self.links.get(&to).is_none_or(|(of, _)| *of <= epoch) {
+            self.links.insert(to, (epoch, link));
+        }
     }
 
     /// Nothing is lent to this replica any more.

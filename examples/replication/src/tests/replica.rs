@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::membership::ReplicaId;
-use crate::node::{Lender, Node, Progress};
+use crate::node::{Lender, Node, Progress, SyncWork};
 use crate::record::{Lsn, Record};
 use crate::ring::{RECORDS_OFFSET, RingMemory, Write};
 
@@ -104,8 +104,11 @@ impl Replica {
     }
 
     /// Records are synced: one replaces those with its lsn and later ones.
-    pub(super) fn sync(&mut self, records: &[Record]) {
-        for record in records {
+    pub(super) fn sync(&mut self, sync: &SyncWork) {
+        if sync.enters.is_some() {
+            self.disk.split_off(&sync.last.next());
+        }
+        for record in &sync.records {
             self.disk.split_off(&record.lsn);
             self.disk.insert(record.lsn, record.clone());
         }

@@ -19,9 +19,9 @@ use crate::level::Level;
 use crate::membership::{Configuration, InProcess, Member, ReplicaId};
 use crate::node::{
     Action, Enter, Entered, Join, Joined, Node, NodeOptions, Progress, Reply, RoleName, RoundError,
-    Token,
+    SyncWork, Token,
 };
-use crate::record::{Epoch, Lsn, Record};
+use crate::record::{Epoch, Lsn};
 use crate::ring::Write;
 use crate::store::{Query, Request, Store};
 
@@ -56,9 +56,7 @@ enum Event {
     },
     Synced {
         at: ReplicaId,
-        generation: u64,
-        records: Vec<Record>,
-        last: Lsn,
+        sync: SyncWork,
     },
     ClientAct(u64),
     ClientReply {
@@ -171,7 +169,7 @@ impl World {
     fn start(&mut self) {
         let (member, syncs) = self.new_member();
         let now = self.time();
-        let node = Node::founder(member, options(syncs), Store::default(), now);
+        let node = Node::founder(member, options(syncs), Store::default(), Epoch(0), now);
         self.add(node);
         for client in 0..CLIENTS {
             let first = Client { attempt: 0, sequence: 0, under_way: None, is_done: false };
@@ -297,11 +295,12 @@ impl World {
                 let delay = if result == Err(RoundError::Gone) { 10 * MS } else { 10 * US };
                 self.after(delay, Event::Deliver(from, Message::RoundDone { to, epoch, result }));
             }
-            Event::Synced { at, generation, records, last } => {
+            Event::Synced { at, sync } => {
                 if let Some(replica) = self.replicas.get_mut(&at)
                     && !replica.is_dead
                 {
-                    replica.sync(&records);
+                    replica.sync(&sync);
+                    let SyncWork { generation, last, .. } = sync;
                     self.deliver(at, Message::Synced { generation, last });
                 }
             }
@@ -423,9 +422,9 @@ impl World {
                     self.after(delay, Event::Deliver(id, Message::Proposed(newest)));
                 }
                 Action::Reply(token, reply) => self.reply(token, reply),
-                Action::Sync { generation, records, last } => {
+                Action::Sync(sync) => {
                     // One after the other.
-                    self.after(3 * MS, Event::Synced { at: id, generation, records, last });
+                    self.after(3 * MS, Event::Synced { at: id, sync });
                 }
                 Action::Removed => {
                     self.kill(id);
