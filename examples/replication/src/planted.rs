@@ -18,6 +18,8 @@ pub(crate) enum Bug {
     RetryAppliedTwice,
     /// A member that enters an epoch does not revoke what it has lent before.
     NotFenced,
+    /// A record counts as synced when it is given to the disk.
+    SyncedBeforeDisk,
     /// The primary answers reads without asking its backups.
     UnconfirmedRead,
 }

@@ -6,6 +6,7 @@ use super::clients::Clients;
 use super::{Action, NodeOptions, Reply, SyncWork, Token};
 use crate::log::Tail;
 use crate::membership::{Configuration, Member};
+use crate::planted::{Bug, is_planted};
 use crate::record::{Epoch, Lsn, Record};
 use crate::store::{Outcome, Request, Store};
 
@@ -78,6 +79,9 @@ impl State {
         let Some(last) = records.last().map(|record| record.lsn) else { return };
         for record in &records {
             self.log.push(record.clone());
+        }
+        if is_planted(Bug::SyncedBeforeDisk) {
+            self.synced = last;
         }
         self.sync(None, records, last);
     }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::membership::ReplicaId;
 use crate::node::{Lender, Node, Progress, SyncWork};
-use crate::record::{Lsn, Record};
+use crate::record::{Epoch, Lsn, Record};
 use crate::ring::{RECORDS_OFFSET, RingMemory, Write};
+use crate::store::Request;
 
 /// Few records fit, so that rings become full.
 pub(super) const RING_BYTES: usize = 2048;
@@ -74,6 +75,8 @@ pub(super) struct Replica {
     pub(super) targets: HashMap<ReplicaId, u64>,
     /// Its disk has the state after this record, and later records.
     snapshot: Lsn,
+    /// The last epoch that is noted there.
+    epoch: Epoch,
     disk: BTreeMap<Lsn, Record>,
     pub(super) is_dead: bool,
     /// It is stopped until then.
@@ -87,6 +90,7 @@ impl Replica {
             memory: Memory::new(),
             targets: HashMap::new(),
             snapshot: Lsn(0),
+            epoch: Epoch(0),
             disk: BTreeMap::new(),
             is_dead: false,
             stopped_until: 0,
@@ -103,9 +107,23 @@ impl Replica {
         lsn <= self.snapshot || self.disk.contains_key(&lsn)
     }
 
+    /// Of all disks, the one with the largest has everything.
+    pub(super) fn rank(&self) -> (Epoch, Lsn) {
+        let last = self.disk.last_key_value().map_or(self.snapshot, |(last, _)| *last);
+        (self.epoch, last)
+    }
+
+    /// Whether this command is the one with this number on the disk. It is unknown of those in a snapshot.
+    pub(super) fn has_command(&self, lsn: Lsn, client: u64, sequence: u64) -> bool {
+        let Some(record) = self.disk.get(&lsn) else { return lsn <= self.snapshot };
+        let request = Request::decode(&record.payload);
+        request.is_some_and(|it| (it.client, it.sequence) == (client, sequence))
+    }
+
     /// Records are synced: one replaces those with its lsn and later ones.
     pub(super) fn sync(&mut self, sync: &SyncWork) {
-        if sync.enters.is_some() {
+        if let Some(epoch) = sync.enters {
+            self.epoch = epoch;
             self.disk.split_off(&sync.last.next());
         }
         for record in &sync.records {

@@ -71,3 +71,8 @@ fn a_member_that_does_not_fence_is_found() {
 fn a_read_that_is_not_confirmed_is_found() {
     is_found(Bug::UnconfirmedRead);
 }
+
+#[test]
+fn a_level_that_says_synced_before_the_disk_does_is_found() {
+    is_found(Bug::SyncedBeforeDisk);
+}

@@ -128,16 +128,19 @@ impl World {
         } else {
             primary
         };
-        self.tokens.insert(token, (client, attempt));
+        self.tokens.insert(token, (client, attempt, sequence));
         let delay = self.delay();
         self.after(delay, Event::Deliver(to, message));
         self.after(60 * MS, Event::ClientTimeout { client, attempt });
     }
 
     pub(super) fn reply(&mut self, token: Token, reply: Reply) {
-        let Some((client, attempt)) = self.tokens.remove(&token) else { return };
+        let Some((client, attempt, sequence)) = self.tokens.remove(&token) else { return };
         if let Reply::Command(Ok(ack)) = &reply {
             self.check_ack(ack);
+            if ack.reached.synced() > 0 {
+                self.synced.push((ack.lsn, client, sequence));
+            }
         }
         if self.is_faulty() && self.one_in(12) {
             return; // The answer is lost.

@@ -102,8 +102,10 @@ pub(in crate::tests) struct World {
     made: u64,
     cuts: HashSet<(ReplicaId, ReplicaId)>,
     clients: Vec<Client>,
-    /// The client and its attempt by token.
-    tokens: HashMap<Token, (u64, u64)>,
+    /// The client, its attempt and its sequence number by token.
+    tokens: HashMap<Token, (u64, u64, u64)>,
+    /// What was acknowledged as synced: the lsn, the client, the sequence number.
+    synced: Vec<(Lsn, u64, u64)>,
     next_token: u64,
     next_value: u64,
     last_seen: HashMap<u64, Value>,
@@ -141,6 +143,7 @@ impl World {
             cuts: HashSet::new(),
             clients: Vec::new(),
             tokens: HashMap::new(),
+            synced: Vec::new(),
             next_token: 0,
             next_value: 0,
             last_seen: HashMap::new(),
@@ -199,7 +202,19 @@ impl World {
                 self.give_up(client);
             }
         }
-        self.history.problem(&entries)
+        self.history.problem(&entries).or_else(|| self.problem_of_disks())
+    }
+
+    /// If all replicas ended now, the disk with the largest rank would have all that was acknowledged as synced.
+    fn problem_of_disks(&self) -> Option<String> {
+        let best = self.replicas.values().max_by_key(|it| it.rank())?;
+        let lost = self
+            .synced
+            .iter()
+            .find(|(lsn, client, sequence)| !best.has_command(*lsn, *client, *sequence));
+        lost.map(|lost| {
+            format!("{lost:?} is acknowledged as synced, and not on the disk of {:?}", best.rank())
+        })
     }
 
     // Time and chance.
