@@ -3,6 +3,7 @@
 //! ```text
 //!      0  heartbeat       u64   the primary counts its rounds here
 //!      8  commit index    u64   the lsn up to which all members have the records
+//!     16  its complement  u64   a reader that meets a write believes nothing else
 //!     64  records         RING bytes, used again and again
 //! ```
 //!
@@ -19,8 +20,34 @@ use crate::record::{
 /// Where the records begin.
 pub const RECORDS_OFFSET: usize = 64;
 
+/// The words before the records, as the primary writes them.
+pub(crate) fn words(heartbeat: u64, commit: Lsn) -> Bytes {
+    [heartbeat, commit.0, !commit.0].map(u64::to_le_bytes).concat().into()
+}
+
+/// The primary's heartbeat, which only changes.
+pub(crate) fn heartbeat(memory: &dyn RingMemory) -> u64 {
+    memory.load(0)
+}
+
+/// The commit index, if it is whole: bytes of a write land in any order.
+pub(crate) fn commit_index(memory: &dyn RingMemory) -> Option<Lsn> {
+    let (commit, complement) = (memory.load(8), memory.load(16));
+    // Before the first write all is zero.
+    (commit == !complement).then_some(Lsn(commit))
+}
+
 /// The smallest ring: a few of the longest records.
 pub const MIN_RING_BYTES: usize = 4 * MAX_RECORD_BYTES;
+
+/// Whether a ring can have so many bytes, which a peer says: four of the shortest records, in words.
+#[must_use]
+pub(crate) fn is_possible(bytes: u64) -> bool {
+    (4 * HEADER_BYTES as u64..=MAX_RING_BYTES).contains(&bytes) && bytes.is_multiple_of(8)
+}
+
+/// The largest ring.
+const MAX_RING_BYTES: u64 = 1 << 40;
 
 /// One WRITE has at most so many bytes, unless it is one record.
 const MAX_WRITE_BYTES: usize = 32 << 10;
@@ -283,6 +310,20 @@ mod tests {
         // The same bytes one round later are not at their position.
         let mut later = RingReader { epoch: EPOCH, size: SIZE as u64, at: SIZE as u64 };
         assert!(later.take(&memory, Lsn(5)).is_none());
+    }
+
+    #[test]
+    fn a_commit_index_that_is_torn_is_not_believed() {
+        let mut memory = Plain(vec![0; RECORDS_OFFSET]);
+        assert_eq!(commit_index(&memory), None);
+        let (before, after) = (words(1, Lsn(255)), words(2, Lsn(256)));
+        for landed in 0..=after.len() {
+            memory.write(&[Write { offset: 0, bytes: before.clone() }]);
+            memory.write(&[Write { offset: landed, bytes: after.slice(landed..) }]);
+            let found = commit_index(&memory);
+            assert!(found.is_none_or(|it| it == Lsn(255) || it == Lsn(256)), "{landed}: {found:?}");
+        }
+        assert_eq!(commit_index(&memory), Some(Lsn(255)));
     }
 
     #[test]

@@ -5,11 +5,7 @@ use std::time::Duration;
 use super::state::State;
 use super::{Lender, Progress};
 use crate::record::{Epoch, Lsn};
-use crate::ring::RingReader;
-
-/// Where the primary writes its heartbeat and the commit index.
-const HEARTBEAT_OFFSET: usize = 0;
-const COMMIT_OFFSET: usize = 8;
+use crate::ring::{self, RingReader};
 
 /// A turn takes at most so many records, so that it ends.
 const MAX_TAKEN: usize = 1024;
@@ -68,16 +64,16 @@ impl Backup {
     }
 
     pub(super) fn turn(&mut self, now: Duration, state: &mut State, lender: &mut dyn Lender) {
-        if let Some(ring) = &mut self.ring
+        if let Some(reader) = &mut self.ring
             && !self.needs_snapshot
         {
-            let heartbeat = lender.load(HEARTBEAT_OFFSET);
+            let heartbeat = ring::heartbeat(lender);
             if heartbeat != self.heartbeat {
                 (self.heartbeat, self.heard_at) = (heartbeat, now);
             }
-            let commit = Lsn(lender.load(COMMIT_OFFSET));
+            let commit = ring::commit_index(lender).unwrap_or_default();
             if state.has_room_for_sync() {
-                take(ring, state, lender, MAX_TAKEN);
+                take(reader, state, lender, MAX_TAKEN);
             }
             state.commit_to(commit.min(state.log.end()));
             state.apply(|_, _| ());
@@ -85,7 +81,7 @@ impl Backup {
             self.beat += 1;
             lender.publish(&Progress {
                 beat: self.beat,
-                taken: ring.taken(),
+                taken: reader.taken(),
                 received: state.log.end(),
                 synced: if state.options.syncs { state.synced } else { Lsn(0) },
             });

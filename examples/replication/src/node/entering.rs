@@ -8,6 +8,7 @@ use super::state::State;
 use super::{Action, Enter, Entered};
 use crate::membership::{Member, ReplicaId};
 use crate::record::Epoch;
+use crate::ring;
 
 #[derive(Debug)]
 pub(super) struct Entering {
@@ -75,7 +76,10 @@ impl Entering {
         for (member, answer) in &mut self.members {
             let Answer::Entered(entered) = answer else { return None };
             // The next record for it must be here.
-            if entered.end > state.log.end() || entered.end.next() < state.log.first() {
+            if !ring::is_possible(entered.ring_bytes)
+                || entered.end > state.log.end()
+                || entered.end.next() < state.log.first()
+            {
                 *answer = Answer::Failed;
                 return None;
             }

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut, BytesMut};
-
 use super::state::State;
 use super::{Action, BackupStatus, Entered, Join, Progress};
 use crate::membership::Member;
 use crate::record::{Epoch, HEADER_BYTES, Lsn, size_of};
-use crate::ring::{RingWriter, Write, Writes};
+use crate::ring::{self, RingWriter, Write, Writes};
 
 /// A round has at most so many WRITEs of records.
 const MAX_WRITES: usize = 16;
@@ -160,11 +158,8 @@ impl Link {
         self.told_commit = state.commit;
         self.last_round = Some(now);
         self.flight = Some(Flight { since: now, sent: self.sent, reads });
-        let mut words = BytesMut::with_capacity(16);
-        words.put_u64_le(self.rounds);
-        words.put_u64_le(state.commit.0);
         let mut writes = writes.take();
-        writes.push(Write { offset: 0, bytes: words.freeze() });
+        writes.push(Write { offset: 0, bytes: ring::words(self.rounds, state.commit) });
         state.actions.push(Action::Round { to: self.member.id, epoch: state.epoch, writes });
     }
 

@@ -12,6 +12,7 @@ use crate::level::{Level, Reached};
 use crate::membership::{MAX_MEMBERS, ReplicaId};
 use crate::planted::{Bug, is_planted};
 use crate::record::{Lsn, Record};
+use crate::ring;
 use crate::store::{Part, Query, Request, Store, TooLong};
 
 #[derive(Debug)]
@@ -273,6 +274,9 @@ impl Primary {
         state: &mut State,
         join: Join,
     ) -> Result<Joined, Refusal> {
+        if !ring::is_possible(join.ring_bytes) {
+            return Err(Refusal::Invalid);
+        }
         // One that tries again is another replica.
         self.links.retain(|link| link.is_required() || link.member.address != join.member.address);
         let others = self.links.iter().filter(|link| link.role != LinkRole::Member).count();

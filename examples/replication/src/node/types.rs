@@ -127,6 +127,9 @@ pub enum Refusal {
     /// A replica joins already, or there are as many as is possible.
     #[error("another replica joins at present; try again later")]
     Busy,
+    /// What it was told is not possible.
+    #[error("the request is not possible: a ring has at least 160 bytes, and a multiple of 8")]
+    Invalid,
 }
 
 /// A replica wants to join.

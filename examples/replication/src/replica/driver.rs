@@ -151,6 +151,8 @@ pub(super) struct Driver {
     next_token: Token,
     /// When to try to join.
     join_at: Option<Duration>,
+    /// A thread connects to a replica that wants to join: one at a time.
+    is_reaching: bool,
     is_over: bool,
     /// Why it has ended.
     failure: Arc<OnceLock<String>>,
@@ -207,6 +209,7 @@ impl Driver {
             waiting: HashMap::new(),
             next_token: 0,
             join_at: (!founds).then_some(Duration::ZERO),
+            is_reaching: false,
             is_over: false,
             failure: Arc::default(),
         })
@@ -282,8 +285,10 @@ impl Driver {
             }
             Input::Status { answerer } => answerer.give(self.node.status()),
             Input::Enter { to, request, answerer } => answerer.give(self.enter(to, &request)),
+            Input::Join { answerer, .. } if self.is_reaching => answerer.give(Err(Refusal::Busy)),
             Input::Join { request, answerer } => self.reach_learner(request, answerer),
             Input::LearnerReached { request, link, answerer } => {
+                self.is_reaching = false;
                 answerer.give(self.join(request, link, rounds));
             }
             Input::Entered { from, epoch, answer } => {
@@ -388,7 +393,7 @@ impl Driver {
 
     /// Connects to the memory of a replica that wants to join, in a thread of its own.
     fn reach_learner(
-        &self,
+        &mut self,
         request: JoinRequest,
         answerer: Answerer<Result<(Epoch, Bytes), Refusal>>,
     ) {
@@ -399,7 +404,8 @@ impl Driver {
             mailbox.deliver(Input::LearnerReached { request, link, answerer });
         };
         // If there is no thread, the answerer is dropped, and the other one tries again.
-        let _ = std::thread::Builder::new().name("replica-learner".into()).spawn(reach);
+        let spawned = std::thread::Builder::new().name("replica-learner".into()).spawn(reach);
+        self.is_reaching = spawned.is_ok();
     }
 
     fn join(

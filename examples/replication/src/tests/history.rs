@@ -28,8 +28,8 @@ impl History {
         self.operations.entry(key).or_default().push(Operation { begin, end, kind });
     }
 
-    /// Compares with the entries that are there in the end. Gives what is wrong.
-    pub(super) fn problem(&self, entries: &[u64]) -> Option<String> {
+    /// Compares with the entries that were read in the end, from this moment on. Gives what is wrong.
+    pub(super) fn problem(&self, read_at: u64, entries: &[u64]) -> Option<String> {
         let mut keys: Vec<_> = self.operations.iter().collect();
         keys.sort_by_key(|(key, _)| **key);
         for (key, operations) in keys {
@@ -37,11 +37,11 @@ impl History {
                 return Some(format!("key {key} is not linearizable: {operations:?}"));
             }
         }
-        self.problem_of_log(entries)
+        self.problem_of_log(read_at, entries)
     }
 
     /// Acknowledged entries are there, once, where the acknowledgement said, and in the order of their calls.
-    fn problem_of_log(&self, entries: &[u64]) -> Option<String> {
+    fn problem_of_log(&self, read_at: u64, entries: &[u64]) -> Option<String> {
         let known: HashMap<u64, &Append> = self.appends.iter().map(|it| (it.entry, it)).collect();
         let mut places: HashMap<u64, u64> = HashMap::new();
         for (index, entry) in (0..).zip(entries) {
@@ -57,7 +57,12 @@ impl History {
         }
         for append in &self.appends {
             let found = places.get(&append.entry).copied();
-            if append.index.is_some() && found != append.index {
+            // One that ended while the entries were read may be missing.
+            let may_be_missing = append.end.is_none_or(|end| end >= read_at);
+            if append.index.is_some()
+                && found != append.index
+                && !(may_be_missing && found.is_none())
+            {
                 return Some(format!("{append:?} is acknowledged, and is at {found:?}"));
             }
         }

@@ -2,6 +2,7 @@
 
 mod history;
 mod linearizable;
+mod peers;
 mod replica;
 mod seeds;
 mod world;

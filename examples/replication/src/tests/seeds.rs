@@ -3,7 +3,7 @@
 use super::world::World;
 use crate::planted::{Bug, plant};
 
-/// How many seeds are tried. `FARCALL_REPLICATION_SEEDS` is another number.
+/// How many seeds are tried. `FARCALL_REPLICATION_SEEDS` is another number, and `FARCALL_REPLICATION_FIRST_SEED` where they begin.
 const SEEDS: u64 = 150;
 
 /// A planted bug must be found within so many.
@@ -11,10 +11,11 @@ const SEEDS_FOR_BUGS: u64 = 200;
 
 #[test]
 fn nothing_acknowledged_is_lost_or_applied_twice() {
-    let seeds = std::env::var("FARCALL_REPLICATION_SEEDS");
-    let seeds = seeds.ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
+    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let seeds = number("FARCALL_REPLICATION_SEEDS").unwrap_or(SEEDS);
+    let first = number("FARCALL_REPLICATION_FIRST_SEED").unwrap_or(0);
     let (mut acknowledged, mut kills, mut epochs) = (0, 0, 0);
-    for seed in 0..seeds {
+    for seed in first..first + seeds {
         let world = World::run(seed).unwrap_or_else(|problem| panic!("{problem}"));
         acknowledged += world.acknowledged;
         kills += world.kills;

@@ -269,7 +269,7 @@ impl World {
                 self.history.add(key, begin, end, Kind::Get(value));
             }
             (What::Entries, View::Entries(_, entries)) => {
-                self.entries = Some(entries.iter().map(|entry| number(entry)).collect());
+                self.entries = Some((begin, entries.iter().map(|entry| number(entry)).collect()));
             }
             (what, view) => self.problem = Some(format!("{what:?} saw {view:?}")),
         }

@@ -110,7 +110,8 @@ pub(in crate::tests) struct World {
     next_value: u64,
     last_seen: HashMap<u64, Value>,
     history: History,
-    entries: Option<Vec<u64>>,
+    /// What was read in the end, and when that began.
+    entries: Option<(u64, Vec<u64>)>,
     problem: Option<String>,
     pub(in crate::tests) acknowledged: u64,
     pub(in crate::tests) kills: u64,
@@ -187,7 +188,7 @@ impl World {
         if let Some(problem) = self.problem.take() {
             return Some(problem);
         }
-        let Some(entries) = self.entries.take() else {
+        let Some((read_at, entries)) = self.entries.take() else {
             let roles: Vec<_> = self.alive().map(|it| self.replicas[&it].node.status()).collect();
             let newest = self.membership.newest();
             let client = &self.clients[0];
@@ -202,7 +203,7 @@ impl World {
                 self.give_up(client);
             }
         }
-        self.history.problem(&entries).or_else(|| self.problem_of_disks())
+        self.history.problem(read_at, &entries).or_else(|| self.problem_of_disks())
     }
 
     /// If all replicas ended now, the disk with the largest rank would have all that was acknowledged as synced.
