@@ -65,7 +65,7 @@ pub use farcall_transports::remote_memory::{
     Rights, Until,
 };
 
-pub use self::client::{Batch, Capabilities, Carrier, Completion, RemoteMemory};
+pub use self::client::{Batch, Capabilities, Carrier, Completion, Flusher, RemoteMemory};
 pub use self::operation::{BatchCall, MemoryCall};
 pub use self::poll::{Outcomes, PendingBatch, PollBatch, PollMemory};
 /// The service by which a server lends its [`Memory`]. For [`Authentication::permit`](crate::Authentication::permit) its name is

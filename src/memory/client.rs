@@ -9,7 +9,7 @@ use farcall_transports::remote_memory::{
 
 use farcall_verbs::Visibility;
 
-use super::lane::SharedLane;
+use super::lane::{LaneCaps, SharedLane};
 use super::operation::{BatchCall, MemoryCall};
 use super::service::LentMemoryClient;
 use super::usage::MemoryUsage;
@@ -34,8 +34,10 @@ pub struct Capabilities {
     /// How atomic operations travel. As calls although others are one-sided, where a NIC's atomic operations are not atomic with those of a
     /// CPU: then the server's CPU does all of them, those of clients without RDMA, too.
     pub atomics: Carrier,
-    /// What the end of a write means.
+    /// What the end of a write, or of an atomic operation, means. It is never [`Persistent`](Completion::Persistent) by itself: a flush is.
     pub completion: Completion,
+    /// Who makes bytes durable for a [flush](Batch::flush).
+    pub flusher: Flusher,
     /// Most bytes of one operation.
     pub max_operation_bytes: u64,
     /// Most bytes of the operations of one batch together.
@@ -44,14 +46,35 @@ pub struct Capabilities {
     pub max_batch_operations: usize,
 }
 
-/// What the end of a write, or of an atomic operation, means. In no case does it mean that it survives the server.
+/// Who makes bytes of persistent memory durable for a [flush](Batch::flush).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Flusher {
+    /// The server's CPU: flushes travel as calls.
+    Server,
+    /// The server's device, without its CPU: the FLUSH of the InfiniBand specification. Whether that reaches bytes in the server's caches is a
+    /// property of the machine, which its owner must know: see [`Batch::flush`].
+    Device,
+}
+
+/// What the end of an operation means: see [`Capabilities::completion`] and [`Capabilities::completion_of`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Completion {
     /// The server's device is responsible for the bytes. Other clients see them, and the server's CPUs do a moment later.
     Acknowledged,
     /// The server's CPUs see the bytes.
     Visible,
+    /// They survive the server, and a loss of power.
+    Persistent,
+}
+
+impl Capabilities {
+    /// What it means that an operation has this outcome: a flush that its bytes are [persistent](Completion::Persistent), any other what
+    /// [`completion`](Self::completion) says.
+    pub fn completion_of(&self, outcome: &Outcome) -> Completion {
+        if *outcome == Outcome::Flushed { Completion::Persistent } else { self.completion }
+    }
 }
 
 /// How operations travel.
@@ -136,7 +159,7 @@ impl RemoteMemory {
                 Outcome::Read(bytes) => Some(bytes),
                 _ => None,
             };
-            let posted = lane.post(&self.calls, vec![operation], Vec::new());
+            let posted = lane.post(&self.calls, vec![operation], Vec::new(), false);
             return MemoryCall::of_one(BatchCall::on_lane(posted), read);
         }
         let len = at.len();
@@ -161,7 +184,7 @@ impl RemoteMemory {
             (Ok(()), None) => MemoryCall::of(self.calls.write(*at, bytes), Ok),
             (Ok(()), Some(lane)) => {
                 let written = |outcome| (outcome == Outcome::Written).then_some(());
-                let posted = lane.post(&self.calls, vec![operation], Vec::new());
+                let posted = lane.post(&self.calls, vec![operation], Vec::new(), false);
                 MemoryCall::of_one(BatchCall::on_lane(posted), written)
             }
         }
@@ -228,21 +251,36 @@ impl RemoteMemory {
 
     fn atomic(&self, operation: Operation) -> MemoryCall<u64> {
         match operation.check() {
-            Ok(()) => MemoryCall::of_one(self.post(vec![operation], Vec::new()), |it| it.word()),
+            Ok(()) => {
+                MemoryCall::of_one(self.post(vec![operation], Vec::new(), false), |it| it.word())
+            }
             Err(why) => MemoryCall::refused(why),
         }
     }
 
     /// Several operations that travel together, and are done in their order until one fails.
     pub fn batch(&self) -> Batch {
-        Batch { memory: self.clone(), operations: Vec::new(), fences: Vec::new() }
+        let memory = self.clone();
+        Batch { memory, operations: Vec::new(), fences: Vec::new(), only_one_sided: false }
     }
 
-    fn post(&self, operations: Vec<Operation>, fences: Vec<u32>) -> BatchCall {
+    fn post(
+        &self,
+        operations: Vec<Operation>,
+        fences: Vec<u32>,
+        only_one_sided: bool,
+    ) -> BatchCall {
         let len = operations.len();
         match &self.lane {
             // Of no operations a lane has no completion.
-            Some(lane) if len > 0 => BatchCall::on_lane(lane.post(&self.calls, operations, fences)),
+            Some(lane) if len > 0 => {
+                let posted = lane.post(&self.calls, operations, fences, only_one_sided);
+                BatchCall::on_lane(posted)
+            }
+            None if only_one_sided => {
+                let why = "this client has no lane; RemoteMemory::one_sided gives it one".into();
+                BatchCall::refused(BatchError { at: 0, error: MemoryError::NotOneSided { why } })
+            }
             _ => BatchCall::of(self.calls.batch(operations), len),
         }
     }
@@ -250,18 +288,22 @@ impl RemoteMemory {
 
 impl Capabilities {
     /// Of a client with a lane of this kind, or without one.
-    pub(super) fn of(lane: Option<(Visibility, Atomics)>) -> Capabilities {
-        let (carrier, atomics) = match lane {
+    pub(super) fn of(lane: Option<LaneCaps>) -> Capabilities {
+        let (carrier, atomics) = match lane.map(|lane| lane.atomics) {
             None => (Carrier::Calls, Carrier::Calls),
-            Some((_, Atomics::Calls)) => (Carrier::OneSided, Carrier::Calls),
-            Some((_, Atomics::OneSided)) => (Carrier::OneSided, Carrier::OneSided),
+            Some(Atomics::Calls) => (Carrier::OneSided, Carrier::Calls),
+            Some(Atomics::OneSided) => (Carrier::OneSided, Carrier::OneSided),
         };
         Capabilities {
             carrier,
             atomics,
-            completion: match lane {
-                Some((Visibility::CompletionMeansDelivered, _)) => Completion::Acknowledged,
+            completion: match lane.map(|lane| lane.visibility) {
+                Some(Visibility::CompletionMeansDelivered) => Completion::Acknowledged,
                 _ => Completion::Visible,
+            },
+            flusher: match lane {
+                Some(LaneCaps { flushes: true, .. }) => Flusher::Device,
+                _ => Flusher::Server,
             },
             max_operation_bytes: MAX_OPERATION_BYTES,
             max_batch_bytes: MAX_BATCH_BYTES,
@@ -290,6 +332,7 @@ pub struct Batch {
     operations: Vec<Operation>,
     /// The indices of operations that begin when those before them have ended, ascending.
     fences: Vec<u32>,
+    only_one_sided: bool,
 }
 
 impl Batch {
@@ -311,6 +354,27 @@ impl Batch {
     /// Adds to the [word](Remote::word), wrapping.
     pub fn fetch_add(self, at: &Remote, add: u64) -> Self {
         self.with(at, Action::FetchAdd { add })
+    }
+
+    /// Makes the bytes durable that the operations before it have written there. With its [`Flushed`](Outcome::Flushed) they survive a loss of
+    /// power, if the memory is [persistent](super::Memory::persistent_region); on other memory there is
+    /// [`NotPersistent`](MemoryError::NotPersistent). It needs the right to write.
+    ///
+    /// Where operations travel as calls, or the device has no flush, the server's CPU writes the bytes back from its caches
+    /// ([`Flusher::Server`]). Else the server's device does it ([`Flusher::Device`]). On a machine whose device writes into caches that lose their
+    /// content (DDIO without eADR), a device may end at the memory controller and say that it has flushed: then it has not, and only the
+    /// owner of the machine can know.
+    ///
+    /// A flush in a batch of its own makes durable what earlier batches of this client wrote, if their writes were [visible](Completion::Visible)
+    /// when they ended. If they were only [acknowledged](Completion::Acknowledged), flush in the batch that writes, or read a byte before.
+    pub fn flush(self, at: &Remote) -> Self {
+        self.with(at, Action::Flush)
+    }
+
+    /// It fails with [`NotOneSided`](MemoryError::NotOneSided) where it would have to travel as a call: for those who depend on the path that the
+    /// bytes take. The first batch on a lend asks the owner for access, and then goes one-sided.
+    pub fn only_one_sided(self) -> Self {
+        Batch { only_one_sided: true, ..self }
     }
 
     /// What follows begins when what is before has ended. Where operations travel as calls this is so in any case; a device may begin a
@@ -342,7 +406,7 @@ impl Batch {
                 return BatchCall::refused(refused(at, why));
             }
         }
-        self.memory.post(self.operations, self.fences)
+        self.memory.post(self.operations, self.fences, self.only_one_sided)
     }
 }
 

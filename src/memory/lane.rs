@@ -13,8 +13,8 @@ use farcall_core::time::{Instant, Progress};
 use farcall_core::transport::Armed;
 use farcall_transports::buffers::{Buffer, BufferError, Buffers};
 use farcall_transports::remote_memory::{
-    Action, Atomics, BatchError, BatchId, Batches, ClientLane, Operation, Outcome, Remote,
-    Submitted, Taking, lane_devices,
+    Action, Atomics, BatchError, BatchId, Batches, ClientLane, MemoryError, Operation, Outcome,
+    Remote, Submitted, Taking, lane_devices,
 };
 use farcall_verbs::{Device, Visibility, process_word};
 
@@ -62,10 +62,26 @@ enum Lane {
     Unavailable,
 }
 
+/// What is possible on a lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneCaps {
+    pub(super) visibility: Visibility,
+    pub(super) atomics: Atomics,
+    pub(super) flushes: bool,
+}
+
+impl LaneCaps {
+    pub(super) fn of(lane: &ClientLane) -> LaneCaps {
+        LaneCaps { visibility: lane.visibility(), atomics: lane.atomics(), flushes: lane.flushes() }
+    }
+}
+
 /// What a batch does next.
 enum Next {
     End(Result<Vec<Outcome>, BatchError>),
     Open(MemoryCall<()>),
+    /// The owner is asked for a window, and the batch waits for it.
+    Bind(BatchCall),
     Call(BatchCall),
     Wait(BatchId),
 }
@@ -183,13 +199,13 @@ impl SharedLane {
         self.cell.lock()
     }
 
-    /// What the end of an operation on the lane means, and how atomic ones travel, if there is one.
-    pub(super) fn caps(&self) -> Option<(Visibility, Atomics)> {
+    /// What the end of an operation on the lane means, how atomic ones travel, and whether its device flushes, if there is one.
+    pub(super) fn caps(&self) -> Option<LaneCaps> {
         if !self.is_here() {
             return None;
         }
         match &self.lock().lane {
-            Lane::Open(open) => Some((open.visibility(), open.atomics())),
+            Lane::Open(open) => Some(LaneCaps::of(open)),
             _ => None,
         }
     }
@@ -210,8 +226,11 @@ impl SharedLane {
         calls: &LentMemoryClient,
         operations: Vec<Operation>,
         fences: Vec<u32>,
+        only_one_sided: bool,
     ) -> Box<OnLane> {
-        Box::new(OnLane::new(self, calls, operations, fences, None))
+        let mut posted = Box::new(OnLane::new(self, calls, operations, fences, None));
+        posted.set_only_one_sided(only_one_sided);
+        posted
     }
 
     /// Does one operation, which was checked, with this buffer: a read into it, or a write of its bytes, for which `operation` has none.
@@ -227,7 +246,7 @@ impl SharedLane {
     /// The first step, or the one after the lane was to be opened.
     fn begin(&self, batch: &mut Begun<'_>, may_open: bool) -> Next {
         if !self.is_here() {
-            return Next::Call(batch.plain());
+            return batch.call("this process has inherited its connection");
         }
         let mut state = self.lock();
         let State { lane, batches } = &mut *state;
@@ -242,7 +261,7 @@ impl SharedLane {
         }
         let Lane::Open(open) = lane else {
             drop(state);
-            return Next::Call(batch.plain());
+            return batch.call("there is no lane to the owner of the memory");
         };
         let id = batch.push(batches);
         let submitted = open.submit(batches, id);
@@ -256,8 +275,11 @@ impl SharedLane {
         drop(state);
         match (submitted, lend) {
             (Err(error), _) => Next::End(Err(BatchError { at: 0, error })),
+            (_, Some(lend)) if batch.only_one_sided => Next::Bind(self.bind(batch, number, lend)),
             (_, Some(lend)) => Next::Call(self.bind(batch, number, lend)),
-            (_, None) => Next::Call(batch.plain()),
+            (_, None) => batch.call(
+                "the lend has ended or lacks the right, the device has no such operation, or there are too many bytes",
+            ),
         }
     }
 
@@ -267,10 +289,11 @@ impl SharedLane {
         MemoryCall::of_any(calls.open_lane(endpoint), move |answer| opening.end(answer))
     }
 
-    /// A call that also has the server bind a window to a lend.
+    /// A call that also has the server bind a window to a lend. It does the operations, unless those are to be one-sided.
     fn bind(&self, batch: &mut Begun<'_>, number: u64, lend: Remote) -> BatchCall {
         let (shared, asked) = (self.clone(), batch.now);
-        let call = batch.calls.bind(number, lend, batch.take_operations());
+        let operations = if batch.only_one_sided { Vec::new() } else { batch.take_operations() };
+        let call = batch.calls.bind(number, lend, operations);
         BatchCall::of_more(call, move |(outcomes, window)| {
             // Another lane may have been opened meanwhile, for which it is not.
             if shared.is_here()
@@ -290,6 +313,7 @@ struct Begun<'a> {
     operations: &'a mut Vec<Operation>,
     fences: &'a [u32],
     given: &'a mut Option<Buffer>,
+    only_one_sided: bool,
     now: Instant,
     deadline: Instant,
 }
@@ -333,9 +357,22 @@ impl Begun<'_> {
         take_operations(self.operations, self.given.as_deref())
     }
 
-    fn plain(&mut self) -> BatchCall {
-        plain(self.calls, self.take_operations())
+    /// It travels as a call, if it may. Else `why` is the reason that it is not done.
+    fn call(&mut self, why: &str) -> Next {
+        if self.only_one_sided {
+            return Next::End(Err(not_one_sided(0, why)));
+        }
+        Next::Call(plain(self.calls, self.take_operations()))
     }
+}
+
+#[cold]
+fn not_one_sided(at: usize, why: &str) -> BatchError {
+    BatchError { at: at as u32, error: MemoryError::NotOneSided { why: why.into() } }
+}
+
+fn is_flush(operation: &Operation) -> bool {
+    operation.action == Action::Flush
 }
 
 /// Operations, with the bytes of a buffer that is to be written.

@@ -23,6 +23,7 @@ use farcall_verbs::process_word;
 use self::elsewhere::{Elsewhere, Opening};
 use self::pending::DroppedBatches;
 use super::client::Capabilities;
+use super::lane::LaneCaps;
 use super::operation::gone;
 use super::service::{LentMemoryClient, LentMemoryPollClient};
 use crate::{
@@ -154,7 +155,7 @@ impl PollMemory {
     /// How operations travel at present, and what is possible.
     pub fn caps(&self) -> Capabilities {
         Capabilities::of(match &self.local.lane {
-            Lane::Open(lane) if self.local.is_here() => Some((lane.visibility(), lane.atomics())),
+            Lane::Open(lane) if self.local.is_here() => Some(LaneCaps::of(lane)),
             _ => None,
         })
     }

@@ -198,7 +198,7 @@ impl<'a> WorkRequest<'a> {
     /// Makes bytes of the peer's [persistent memory](crate::PersistentRegion) durable. When it completes, bytes
     /// that earlier work requests of this queue pair wrote there survive a power failure (the FLUSH operation
     /// with placement to persistence of the InfiniBand specification, volume 1 release 1.5, annex A19). It
-    /// fails on any other memory.
+    /// fails on any other memory. Whether it reaches lines that DDIO put into the peer's caches is a property of the peer's machine.
     #[inline]
     pub fn flush(remote: RemoteSlice) -> WorkRequest<'a> {
         WorkRequest { work: Work::Flush { remote }, signaled: None, failure_id: 0 }

@@ -32,7 +32,7 @@ pub(crate) fn fmt() -> Result<()> {
 /// device.
 const FOR_TESTS: [&str; 2] = [
     "--features",
-    "farcall/sim,farcall/tls,farcall-cli/tls,farcall/tokio,farcall-bench/peers,farcall-bench/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-transports-conformance/tls,farcall-verbs-conformance/sim,farcall-verbs-conformance/faults",
+    "farcall/sim,farcall/tls,farcall-cli/tls,farcall/tokio,farcall-bench/peers,farcall-bench/sim,farcall-persist/sim,farcall-swarm/sim,farcall-transports-conformance/sim,farcall-transports-conformance/tls,farcall-verbs-conformance/sim,farcall-verbs-conformance/faults",
 ];
 
 /// Runs clippy on everything with the features of the tests and `ibverbs`, then on what users build without them.

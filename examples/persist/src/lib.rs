@@ -58,6 +58,7 @@ pub mod storage;
 #[cfg(test)]
 mod tests;
 mod verify;
+pub mod ways;
 
 pub use self::error::{Corruption, Error};
 pub use self::level::{Ack, Level};

@@ -17,7 +17,7 @@ use farcall_transports::remote_memory::{
 
 use super::super::operation::{BatchCall, MemoryCall, Pending, gone};
 use super::super::service::LentMemoryClient;
-use super::{Begun, Next, SharedLane, plain, take_operations};
+use super::{Begun, Next, SharedLane, is_flush, not_one_sided, plain, take_operations};
 
 /// So often a thread that waits polls the lane before it sleeps until its operation has ended: for some 100 microseconds.
 const POLLS_BEFORE_SLEEP: u32 = 4096;
@@ -36,6 +36,8 @@ pub(in crate::memory) struct OnLane {
     fences: Vec<u32>,
     /// What the only operation reads into, or writes.
     given: Option<Buffer>,
+    /// It fails where it would have to travel as a call.
+    only_one_sided: bool,
     timeout: Duration,
     /// Counted from the first step.
     deadline: Option<Instant>,
@@ -49,6 +51,7 @@ pub(in crate::memory) struct OnLane {
 enum Stage {
     Begin { may_open: bool },
     Opening(MemoryCall<()>),
+    Binding(BatchCall),
     Waiting(BatchId),
     Calling(BatchCall),
 }
@@ -67,6 +70,7 @@ impl OnLane {
             operations,
             fences,
             given,
+            only_one_sided: false,
             timeout: calls.channel().default_timeout(),
             deadline: None,
             done: Vec::new(),
@@ -98,16 +102,18 @@ impl OnLane {
 
     fn begin(&mut self, may_open: bool) -> Option<Result<Vec<Outcome>, BatchError>> {
         let (now, deadline, left) = self.times();
-        let OnLane { lane, calls, operations, fences, given, .. } = self;
-        let mut begun = Begun { calls, operations, fences, given, now, deadline };
+        let OnLane { lane, calls, operations, fences, given, only_one_sided, .. } = self;
+        let only_one_sided = *only_one_sided;
+        let mut begun = Begun { calls, operations, fences, given, only_one_sided, now, deadline };
         // It has no time: the call says so.
         let next = match left.is_zero() {
-            true => Next::Call(begun.plain()),
+            true => begun.call("it has no time left"),
             false => lane.begin(&mut begun, may_open),
         };
         self.stage = match next {
             Next::End(ended) => return Some(ended),
             Next::Open(call) => Stage::Opening(call.timeout(left)),
+            Next::Bind(call) => Stage::Binding(call.timeout(left)),
             Next::Call(call) => Stage::Calling(call.timeout(left)),
             Next::Wait(batch) => Stage::Waiting(batch),
         };
@@ -165,8 +171,19 @@ impl OnLane {
         let is_given = buffer.is_some();
         self.given = buffer.or_else(|| self.given.take());
         self.done = outcomes;
+        let is_split = at > 0 && rest.iter().flatten().any(is_flush);
         let why = match end {
             LaneEnd::Done => return Some(Ok(mem::take(&mut self.done))),
+            LaneEnd::Lost if self.only_one_sided && !may_have_landed => {
+                return Some(Err(not_one_sided(at, "the owner's queue pair does not answer")));
+            }
+            LaneEnd::NotDone if self.only_one_sided => {
+                return Some(Err(not_one_sided(at, "the lane has ended, or the owner refuses")));
+            }
+            // The server's CPU cannot make durable what may still be in its device.
+            LaneEnd::NotDone if is_split => {
+                Some("the lane ended between what was to be flushed and the flush; do both again")
+            }
             LaneEnd::NotDone => None,
             // The call says what has become of the owner.
             LaneEnd::Lost if !may_have_landed => None,
@@ -286,6 +303,11 @@ impl Pending<Vec<Outcome>, BatchError> for OnLane {
                         Poll::Pending => Poll::Pending,
                     };
                 }
+                Stage::Binding(call) => match Pin::new(call).poll(cx) {
+                    Poll::Ready(Ok(_)) => false,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => return Poll::Pending,
+                },
                 Stage::Opening(call) => match Pin::new(call).poll(cx) {
                     // Whether it was opened or not: see `Opening::end`.
                     Poll::Ready(_) => false,
@@ -324,6 +346,11 @@ impl Pending<Vec<Outcome>, BatchError> for OnLane {
 }
 
 impl OnLane {
+    /// It fails where it would have to travel as a call.
+    pub(super) fn set_only_one_sided(&mut self, only: bool) {
+        self.only_one_sided = only;
+    }
+
     pub(in crate::memory) fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
@@ -341,6 +368,10 @@ impl OnLane {
                     let _ = call.wait();
                     false
                 }
+                Stage::Binding(call) => match call.wait() {
+                    Ok(_) => false,
+                    Err(error) => return Err(error),
+                },
                 Stage::Waiting(id) => {
                     // If this panics, the batch is given up.
                     self.stage = Stage::Waiting(id);

@@ -101,6 +101,7 @@ impl Batches {
             Action::Write(bytes) => Work::Write(bytes),
             Action::CompareAndSwap { expected, new } => Work::CompareAndSwap { expected, new },
             Action::FetchAdd { add } => Work::FetchAdd { add },
+            Action::Flush => Work::Flush,
         };
         self.record_mut(id).push(at, work, StepMemory::None);
     }
@@ -208,6 +209,7 @@ impl Batches {
             Some((Work::Read | Work::ReadInto, bytes)) => {
                 Outcome::Read(Bytes::copy_from_slice(bytes))
             }
+            Some((Work::Flush, _)) => Outcome::Flushed,
             _ => self.word_of(id, at).map_or(Outcome::Written, Outcome::Word),
         }
     }
@@ -383,6 +385,7 @@ impl Record {
                 Action::CompareAndSwap { expected: *expected, new: *new }
             }
             Work::FetchAdd { add } => Action::FetchAdd { add: *add },
+            Work::Flush => Action::Flush,
         };
         Some(Operation { at: step.at, action })
     }
@@ -425,6 +428,7 @@ impl Record {
                     step.memory = memory;
                     Outcome::Written
                 }
+                (Work::Flush, _) => Outcome::Flushed,
                 (Work::Read, StepMemory::Here(memory)) if memory.of_pool.is_some() => {
                     Outcome::Read(memory.into_buffer().map(Buffer::freeze).unwrap_or_default())
                 }

@@ -13,8 +13,8 @@ use farcall_core::site::Site;
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::Armed;
 use farcall_verbs::{
-    Buffer, CompletionQueue, ConnectOptions, Device, Endpoint, QpType, QueuePair, QueuePairConfig,
-    RemoteSlice, Status, Visibility, WorkCompletion,
+    Buffer, CompletionQueue, ConnectOptions, Device, Endpoint, Operation as VerbsOperation, QpType,
+    QueuePair, QueuePairConfig, RemoteSlice, Status, Visibility, WorkCompletion,
 };
 
 use super::batches::{Batches, Record};
@@ -60,6 +60,8 @@ pub struct ClientLane {
     max_message: u64,
     visibility: Visibility,
     atomics: Atomics,
+    /// The device carries flushes.
+    flushes: bool,
     /// Most operations posted at once.
     depth: usize,
     /// Its number at the owner, which is a secret of the two.
@@ -153,6 +155,7 @@ impl ClientLane {
             max_message: caps.max_message.min(MAX_OPERATION_BYTES),
             visibility: caps.visibility,
             atomics: if caps.atomics_include_cpu { Atomics::OneSided } else { Atomics::Calls },
+            flushes: caps.supports(QpType::Rc, VerbsOperation::Flush),
             depth,
             number: 0,
             windows: HashMap::new(),
@@ -212,6 +215,11 @@ impl ClientLane {
         self.atomics
     }
 
+    /// Whether flushes are done by the devices. Otherwise they travel as calls.
+    pub fn flushes(&self) -> bool {
+        self.flushes
+    }
+
     /// The owner, who was asked at this moment, has bound a window of this lend, or has said that it does not.
     pub fn learn(&mut self, at: &Remote, window: Option<Window>, asked: Instant) {
         if self.windows.len() == MAX_KNOWN_WINDOWS {
@@ -235,6 +243,9 @@ impl ClientLane {
     #[inline]
     pub fn submit(&mut self, batches: &mut Batches, id: BatchId) -> Result<Submitted, MemoryError> {
         let record = batches.record_mut(id);
+        if !self.flushes && record.steps.iter().any(Step::is_flush) {
+            return Ok(Submitted::Refused);
+        }
         let mut unknown = None;
         for step in &mut record.steps {
             match self.target(&step.at, step.needs()) {
@@ -390,6 +401,7 @@ impl ClientLane {
     fn has_memory(&self, step: &mut Step, memory: &mut LocalMemory) -> bool {
         let bytes: Option<&[u8]> = match &step.work {
             _ if matches!(step.memory, StepMemory::Here(_)) => return true,
+            Work::Flush => return true,
             Work::Write(bytes) if bytes.len() <= self.max_inline => return true,
             Work::WriteKept(_) if step.at.len as usize <= self.max_inline => return true,
             Work::Write(bytes) => Some(bytes),

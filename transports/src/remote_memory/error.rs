@@ -43,6 +43,18 @@ pub enum MemoryError {
         /// The number of bytes.
         len: u64,
     },
+    /// A flush of memory that does not survive the server: a region of [`Memory::region`](super::Memory::region), and not of
+    /// [`persistent_region`](super::Memory::persistent_region).
+    #[error(
+        "this memory is not persistent, so nothing can make its bytes durable; have the server lend persistent memory, or write by a call whose handler syncs a file"
+    )]
+    NotPersistent,
+    /// A batch that was to travel one-sided or not at all cannot, at present, or its lane ended meanwhile.
+    #[error("the batch was to be one-sided only, and {why}")]
+    NotOneSided {
+        /// Why not.
+        why: String,
+    },
     /// One operation, or all of a batch, have more bytes than is possible; or a batch has too many operations.
     #[error("{len} {what} are too many at once, at most {max} are possible; do it in parts")]
     TooLong {
@@ -134,9 +146,9 @@ impl fmt::Display for Counted {
 }
 
 impl Shape for MemoryError {
-    const SHAPE: &'static Node = &Node::opaque("farcall::memory::MemoryError 1");
+    const SHAPE: &'static Node = &Node::opaque("farcall::memory::MemoryError 2");
 }
 
 impl Shape for BatchError {
-    const SHAPE: &'static Node = &Node::opaque("farcall::memory::BatchError 1");
+    const SHAPE: &'static Node = &Node::opaque("farcall::memory::BatchError 2");
 }

@@ -12,15 +12,15 @@ use farcall_core::CallContext;
 use farcall_core::site::{Caller, Companion, Site};
 use farcall_core::time::{Instant, PollAt, Progress};
 use farcall_core::transport::Armed;
-use farcall_verbs::{
-    Access, Device, DeviceKind, OpenError, ProtectionDomain, SharedRegion, VerbsError,
-};
+use farcall_verbs::{Access, Device, DeviceKind, OpenError, ProtectionDomain, VerbsError};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use super::backing::Backing;
 use super::grants::{Grant, Granted, Grants, MAX_LENDS};
 use super::host_lanes::{Grip, HostLanes};
 use super::lane::SHARED_MEMORY;
+use super::unflushed::Unflushed;
 use super::{
     Action, BatchError, Borrower, MemoryError, Operation, Outcome, Region, Remote, Revoking,
     Rights, Until, Who,
@@ -72,7 +72,7 @@ pub(super) struct Tables {
     pub(super) grants: Grants,
     keys: Keys,
     /// By their number.
-    pub(super) regions: Vec<Option<SharedRegion>>,
+    pub(super) regions: Vec<Option<Backing>>,
 }
 
 /// Makes the keys of lends.
@@ -151,11 +151,29 @@ impl Memory {
     /// # Errors
     /// [`AllocError`]: the device has no such memory, or there are too many regions.
     pub fn region(&self, len: usize) -> Result<Region, AllocError> {
-        let windows = match Grip::of(&self.inner.device) {
+        self.insert(Backing::Volatile(self.inner.domain.alloc_shared(len, self.windows())?))
+    }
+
+    /// Opens persistent memory of this name, as long as it was when it was first opened; new memory is all zero. It has the bytes that were
+    /// durable when the server ended, or lost its power: clients make theirs so by a [`Flush`](Action::Flush), the owner by
+    /// [`Region::persist`]. What clients write, swap or add by calls is durable when the call ends.
+    ///
+    /// # Errors
+    /// [`AllocError`]: the device has no persistent memory, which so far only simulated racks have; or the name cannot be opened.
+    pub fn persistent_region(&self, name: &str, len: usize) -> Result<Region, AllocError> {
+        let bytes = self.inner.domain.open_persistent(name, len, self.windows())?;
+        self.insert(Backing::Persistent(Arc::new(bytes)))
+    }
+
+    /// What a region must allow so that access to parts of it can be given.
+    fn windows(&self) -> Access {
+        match Grip::of(&self.inner.device) {
             Grip::Windows => Access::MW_BIND,
             Grip::Registrations | Grip::None => Access::empty(),
-        };
-        let bytes = self.inner.domain.alloc_shared(len, windows)?;
+        }
+    }
+
+    fn insert(&self, bytes: Backing) -> Result<Region, AllocError> {
         let mut tables = self.exclusive();
         let regions = &mut tables.regions;
         let number = regions.iter().position(Option::is_none).unwrap_or(regions.len());
@@ -203,7 +221,7 @@ impl Memory {
         let now = self.now();
         self.expire(&mut tables, now);
         let regions = || tables.regions.iter().flatten();
-        let bytes = regions().map(|region| region.len() as u64).sum();
+        let bytes = regions().map(|region| region.shared().len() as u64).sum();
         let oldest = tables.grants.oldest().map(|(since, borrower)| OldestLend {
             age: now.saturating_since(since),
             borrower: borrower.clone(),
@@ -222,10 +240,23 @@ impl Memory {
         who: Who<'_>,
         now: Instant,
     ) -> Result<Outcome, MemoryError> {
+        let mut unflushed = Unflushed::default();
+        let outcome = self.execute_next(operation, who, now, &mut unflushed)?;
+        unflushed.persist()?;
+        Ok(outcome)
+    }
+
+    fn execute_next(
+        &self,
+        operation: &Operation,
+        who: Who<'_>,
+        now: Instant,
+        unflushed: &mut Unflushed,
+    ) -> Result<Outcome, MemoryError> {
         operation.check()?;
         let tables = self.shared();
         let granted = tables.grants.check(&operation.at, who, operation.needs(), now)?;
-        tables.access(granted, &operation.action)
+        tables.access(granted, &operation.action, unflushed)
     }
 
     /// Does operations one after the other, until one fails.
@@ -239,10 +270,15 @@ impl Memory {
         now: Instant,
     ) -> Result<Vec<Outcome>, BatchError> {
         Operation::check_together(operations).map_err(|error| BatchError { at: 0, error })?;
+        let mut unflushed = Unflushed::default();
         let execute = |(at, operation)| {
-            self.execute(operation, who, now).map_err(|error| BatchError { at, error })
+            let done = self.execute_next(operation, who, now, &mut unflushed);
+            done.map_err(|error| BatchError { at, error })
         };
-        (0..).zip(operations).map(execute).collect()
+        let outcomes = (0..).zip(operations).map(execute).collect();
+        // What was done before an operation failed is done, too.
+        unflushed.persist().map_err(|error| BatchError { at: 0, error })?;
+        outcomes
     }
 
     pub(super) fn lend(
@@ -432,7 +468,12 @@ impl Companion for Inner {
 
 impl Tables {
     /// Accesses memory as granted. The number of bytes fits the action: [`Operation::check`] has seen to that.
-    fn access(&self, granted: Granted, action: &Action) -> Result<Outcome, MemoryError> {
+    fn access(
+        &self,
+        granted: Granted,
+        action: &Action,
+        unflushed: &mut Unflushed,
+    ) -> Result<Outcome, MemoryError> {
         let Granted { region, offset, len } = granted;
         // A region's lends end before it is forgotten.
         let Some(Some(bytes)) = self.regions.get(region as usize) else {
@@ -440,10 +481,10 @@ impl Tables {
         };
         // It lies in the region, whose length is a usize.
         let (offset, len) = (offset as usize, len as usize);
-        Ok(match action {
+        let outcome = match action {
             Action::Read => {
                 let mut read = BytesMut::new();
-                bytes.append_to(offset, len, &mut read);
+                bytes.shared().append_to(offset, len, &mut read);
                 Outcome::Read(read.freeze())
             }
             Action::Write(written) => {
@@ -454,7 +495,19 @@ impl Tables {
                 Outcome::Word(bytes.compare_and_swap_u64(offset, *expected, *new))
             }
             Action::FetchAdd { add } => Outcome::Word(bytes.fetch_add_u64(offset, *add)),
-        })
+            Action::Flush => {
+                bytes.persist(offset..offset + len)?;
+                Outcome::Flushed
+            }
+        };
+        if bytes.is_persistent() {
+            match action {
+                Action::Read => {}
+                Action::Flush => unflushed.forget(region, offset..offset + len),
+                _ => unflushed.add(region, bytes, offset..offset + len),
+            }
+        }
+        Ok(outcome)
     }
 }
 

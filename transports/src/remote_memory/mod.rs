@@ -7,6 +7,7 @@
 //! An operation is [executed](Memory::execute) by the owner for a client that asks for it in a call, or one-sided, on a *lane*: a queue
 //! pair of each end. The owner binds a memory window for each lend that a lane's client uses, and invalidates it to end the access.
 
+mod backing;
 mod batches;
 mod client_lane;
 mod error;
@@ -23,6 +24,7 @@ mod remote;
 mod revoking;
 mod rights;
 mod step;
+mod unflushed;
 
 pub use batches::{BatchId, Batches, LaneEnd, Taking};
 pub use client_lane::{Atomics, ClientLane, Submitted};

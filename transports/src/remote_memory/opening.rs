@@ -72,7 +72,7 @@ impl Memory {
         // Clients without a lane swap by this CPU. Where a NIC's atomics do not respect that, all must do so.
         let includes_cpu = self.inner.device.caps().atomics_include_cpu;
         let rights = if includes_cpu { grant.rights } else { grant.rights - Rights::ATOMIC };
-        let lend = Lend { remote: *remote, bytes, begin, len, rights, left_ns };
+        let lend = Lend { remote: *remote, bytes: bytes.shared(), begin, len, rights, left_ns };
         match self.lanes().bind(lane, &self.inner.domain, &lend) {
             Asked::Answered(None) => None,
             Asked::Answered(Some(_)) | Asked::UnderWay => Some(()),

@@ -44,6 +44,8 @@ pub enum Action {
         /// What is added.
         add: u64,
     },
+    /// Make its bytes durable, of persistent memory.
+    Flush,
 }
 
 /// What an operation has come to.
@@ -56,6 +58,8 @@ pub enum Outcome {
     Written,
     /// The word as it was before the atomic operation.
     Word(u64),
+    /// The bytes are durable.
+    Flushed,
 }
 
 impl Outcome {
@@ -63,7 +67,7 @@ impl Outcome {
     pub fn bytes(&self) -> &[u8] {
         match self {
             Outcome::Read(bytes) => bytes,
-            Outcome::Written | Outcome::Word(_) => &[],
+            Outcome::Written | Outcome::Word(_) | Outcome::Flushed => &[],
         }
     }
 
@@ -71,7 +75,7 @@ impl Outcome {
     pub fn word(&self) -> Option<u64> {
         match self {
             Outcome::Word(word) => Some(*word),
-            Outcome::Read(_) | Outcome::Written => None,
+            Outcome::Read(_) | Outcome::Written | Outcome::Flushed => None,
         }
     }
 }
@@ -81,7 +85,7 @@ impl Operation {
     pub fn needs(&self) -> Rights {
         match self.action {
             Action::Read => Rights::READ,
-            Action::Write(_) => Rights::WRITE,
+            Action::Write(_) | Action::Flush => Rights::WRITE,
             Action::CompareAndSwap { .. } | Action::FetchAdd { .. } => Rights::ATOMIC,
         }
     }
@@ -143,9 +147,9 @@ fn too_many(what: Counted, len: u64, max: u64) -> MemoryError {
 }
 
 impl Shape for Operation {
-    const SHAPE: &'static Node = &Node::opaque("farcall::memory::Operation 1");
+    const SHAPE: &'static Node = &Node::opaque("farcall::memory::Operation 2");
 }
 
 impl Shape for Outcome {
-    const SHAPE: &'static Node = &Node::opaque("farcall::memory::Outcome 1");
+    const SHAPE: &'static Node = &Node::opaque("farcall::memory::Outcome 2");
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use farcall_core::CallContext;
 use farcall_core::identity::Identity;
-use farcall_verbs::SharedRegion;
 
+use super::backing::Backing;
 use super::remote::bytes_of;
 use super::{Borrower, Memory, MemoryError, Remote, Revoking, Rights, Until};
 
@@ -24,22 +24,22 @@ pub struct Region {
 struct Inner {
     memory: Memory,
     number: u32,
-    bytes: SharedRegion,
+    bytes: Backing,
 }
 
 impl Region {
-    pub(super) fn new(memory: Memory, number: u32, bytes: SharedRegion) -> Region {
+    pub(super) fn new(memory: Memory, number: u32, bytes: Backing) -> Region {
         Region { inner: Arc::new(Inner { memory, number, bytes }) }
     }
 
     /// Its length in bytes.
     pub fn len(&self) -> usize {
-        self.inner.bytes.len()
+        self.inner.bytes.shared().len()
     }
 
     /// Whether it has no bytes. Always false.
     pub fn is_empty(&self) -> bool {
-        self.inner.bytes.is_empty()
+        self.inner.bytes.shared().is_empty()
     }
 
     /// Whether both are the same memory.
@@ -60,7 +60,7 @@ impl Region {
     /// # Panics
     /// If the range does not lie in the region.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
-        self.inner.bytes.copy_out(offset, into);
+        self.inner.bytes.shared().copy_out(offset, into);
     }
 
     /// Loads the aligned word at `offset`, with acquire ordering.
@@ -68,7 +68,7 @@ impl Region {
     /// # Panics
     /// If the word does not lie in the region or is not aligned.
     pub fn load_u64(&self, offset: usize) -> u64 {
-        self.inner.bytes.load_u64(offset)
+        self.inner.bytes.shared().load_u64(offset)
     }
 
     /// Stores the aligned word at `offset`, with release ordering. A borrower's atomic operation at the same time may undo it: a NIC's
@@ -78,6 +78,21 @@ impl Region {
     /// If the word does not lie in the region or is not aligned.
     pub fn store_release_u64(&self, offset: usize, value: u64) {
         self.inner.bytes.store_release_u64(offset, value);
+    }
+
+    /// Whether its bytes can be made to survive the server: it is of [`Memory::persistent_region`].
+    pub fn is_persistent(&self) -> bool {
+        self.inner.bytes.is_persistent()
+    }
+
+    /// Makes the visible bytes of a part durable: writes them back from this CPU's caches, and waits for that. Of persistent memory.
+    ///
+    /// # Errors
+    /// [`NotPersistent`](MemoryError::NotPersistent); [`OutOfRange`](MemoryError::OutOfRange); [`Gone`](MemoryError::Gone): the memory is
+    /// lost, and with it what was not durable.
+    pub fn persist(&self, part: impl RangeBounds<u64>) -> Result<(), MemoryError> {
+        let (begin, len) = bytes_of(part, self.len() as u64)?;
+        self.inner.bytes.persist(begin as usize..(begin + len) as usize)
     }
 
     /// Lends a part to every client that is told of it.

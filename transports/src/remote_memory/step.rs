@@ -44,6 +44,7 @@ pub(super) enum Work {
     FetchAdd {
         add: u64,
     },
+    Flush,
 }
 
 impl Step {
@@ -52,17 +53,26 @@ impl Step {
     pub(super) fn needs(&self) -> Rights {
         match self.work {
             Work::Read | Work::ReadInto => Rights::READ,
-            Work::Write(_) | Work::WriteKept(_) | Work::WriteFrom => Rights::WRITE,
+            Work::Write(_) | Work::WriteKept(_) | Work::WriteFrom | Work::Flush => Rights::WRITE,
             Work::CompareAndSwap { .. } | Work::FetchAdd { .. } => Rights::ATOMIC,
         }
     }
 
-    /// Its work request, which has its memory, or, of a short write, the bytes.
+    /// Whether it makes bytes durable.
+    #[inline]
+    pub(super) fn is_flush(&self) -> bool {
+        matches!(self.work, Work::Flush)
+    }
+
+    /// Its work request, which has its memory, or, of a short write, the bytes. A flush has neither.
     #[inline]
     pub(super) fn request<'a>(&'a mut self, kept: &'a [u8]) -> WorkRequest<'a> {
         let (len, target) = (self.at.len as usize, self.target);
         let memory = std::mem::replace(&mut self.memory, StepMemory::None);
         let StepMemory::Here(Memory { mut bytes, of_pool }) = memory else {
+            if let Work::Flush = self.work {
+                return WorkRequest::flush(target);
+            }
             let inline: &[u8] = match &self.work {
                 Work::Write(bytes) => bytes,
                 Work::WriteKept(begin) => &kept[*begin as usize..][..len],
@@ -82,6 +92,7 @@ impl Step {
                 WorkRequest::compare_and_swap(bytes, target, expected, new)
             }
             Work::FetchAdd { add } => WorkRequest::fetch_add(bytes, target, add),
+            Work::Flush => WorkRequest::flush(target),
         }
     }
 

@@ -41,6 +41,12 @@ impl PersistentRegion {
         self.region.is_empty()
     }
 
+    /// Its bytes as shared memory, to read them and to bind [memory windows](crate::MemoryWindow). Store by the methods of this type: a
+    /// simulated node does not notice that others make lines of its caches dirty.
+    pub fn shared(&self) -> &SharedRegion {
+        &self.region
+    }
+
     /// The operations that peers may use.
     pub fn access(&self) -> Access {
         self.region.access()
@@ -74,6 +80,27 @@ impl PersistentRegion {
     pub fn store_release_u64(&self, offset: usize, value: u64) {
         self.region.store_release_u64(offset, value);
         self.stored(offset, 8);
+    }
+
+    /// Adds to the aligned word at `offset`, wrapping, and returns what it was: see [`SharedRegion::fetch_add_u64`].
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
+    pub fn fetch_add_u64(&self, offset: usize, add: u64) -> u64 {
+        let old = self.region.fetch_add_u64(offset, add);
+        self.stored(offset, 8);
+        old
+    }
+
+    /// Replaces the aligned word at `offset` by `new` if it equals `expected`, and returns what it was: see
+    /// [`SharedRegion::compare_and_swap_u64`].
+    ///
+    /// # Panics
+    /// If the word does not lie in the region or is not aligned.
+    pub fn compare_and_swap_u64(&self, offset: usize, expected: u64, new: u64) -> u64 {
+        let old = self.region.compare_and_swap_u64(offset, expected, new);
+        self.stored(offset, 8);
+        old
     }
 
     /// Copies into the region, low addresses first.

@@ -218,6 +218,10 @@ impl Media {
     /// Handles a power failure: durable bytes survive. A random front part of the PCIe queue gets through; each
     /// dirty line is written back, or not, or in part. Returns the number of lines that were not durable.
     pub(super) fn lose_power(&mut self, how: &Durability, now_ns: u64, dice: &mut Dice) -> u64 {
+        if how.battery {
+            self.stop();
+            return 0;
+        }
         self.settle(how, now_ns, dice);
         let queued: Vec<Line> = self.queue.drain(..).flat_map(|(span, _)| span.lines()).collect();
         let mut at_stake = queued.len() as u64;
@@ -242,7 +246,7 @@ impl Media {
         at_stake
     }
 
-    /// Stops the node with its power on: caches and queues are written back.
+    /// Stops the node with its power on, or on a battery: caches and queues are written back.
     pub(super) fn stop(&mut self) {
         self.queue.clear();
         self.dirty.take();

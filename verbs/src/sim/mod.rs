@@ -62,7 +62,9 @@
 //! cache. A CPU's stores are dirty in its cache. [`Durability`] configures how long and how many, and which
 //! of these survive. [`Fault::PowerLoss`] loses the bytes in the NIC, the back part of the queue, and random
 //! dirty lines or parts of them. A WRITE's completion therefore does not mean durable, and neither does a
-//! READ behind it if DDIO is on; a flush and a `persist` of the server do.
+//! READ behind it if DDIO is on; a flush and a `persist` of the server do. With a [battery](Durability::battery) the node's NIC and caches are
+//! emptied first, so that nothing acknowledged is lost. Where a flush does not go [through
+//! caches](Durability::flush_through_caches), it means no more than a READ.
 //!
 //! # Differences from hardware
 //! Connecting takes no time. A WRITE never overtakes a READ that was posted before it, as if each had a fence. The bytes of a READ land at its

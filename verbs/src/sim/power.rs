@@ -1,7 +1,7 @@
 //! Persistent memory of a node: writes of the NIC, flushes, and power failures.
 
 use super::delivery::Outcome;
-use super::event::Answer;
+use super::event::{Answer, QpId};
 use super::media::Span;
 use super::world::World;
 use crate::{Access, RemoteSlice};
@@ -30,7 +30,8 @@ impl World {
         nodes[usize::from(node)].media.push_queue(&config.durability, dice);
     }
 
-    /// Executes a flush. It is answered when the earlier writes of its connection are durable.
+    /// Executes a flush. It is answered when the earlier writes of its connection have left the PCIe queue, and, if flushes go
+    /// through caches, are durable.
     pub(super) fn flush_memory(&mut self, index: u32, remote: RemoteSlice) -> Outcome {
         let to = self.messages[index].to;
         let Some(pd) = self.pair(to).map(|pair| pair.pd) else { return Outcome::Answered };
@@ -44,6 +45,7 @@ impl World {
         node.media.push_queue(&config.durability, dice);
         let lines = found
             .span(0, remote.len as usize)
+            .filter(|_| config.durability.flush_through_caches)
             .map_or(0, |span| node.media.persist(span, &config.durability, dice));
         let done_ns = self.now_ns + lines * config.durability.write_back_ns;
         self.respond_with(index, done_ns, |_| {});
@@ -52,6 +54,12 @@ impl World {
 
     /// Drops the bytes of persistent memory that are not durable.
     pub(super) fn lose_power(&mut self, node: u16) {
+        if self.config.durability.battery {
+            // What the NIC has acknowledged lands first.
+            for number in self.node(node).pairs.numbers() {
+                self.land_rest(QpId { node, number });
+            }
+        }
         let World { nodes, dice, config, now_ns, .. } = self;
         let media = &mut nodes[usize::from(node)].media;
         let at_stake = media.lose_power(&config.durability, *now_ns, dice);

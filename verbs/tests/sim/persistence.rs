@@ -130,16 +130,26 @@ fn cuts_that_lost(signal: Signal, config: &SimConfig) -> u32 {
 
 #[test]
 fn acknowledged_records_survive_power_cuts_exactly_if_the_signal_means_durable() {
-    for (ddio, eadr) in [(true, false), (false, false), (true, true), (false, true)] {
-        let durability = Durability::default().ddio(ddio).eadr(eadr);
+    let of = Durability::default;
+    // What survives, and whether a READ, and a flush, behind a WRITE mean durable there.
+    for (durability, after_read, flushed) in [
+        (of(), false, true),
+        (of().ddio(false), true, true),
+        (of().eadr(true), true, true),
+        (of().ddio(false).eadr(true), true, true),
+        (of().flush_through_caches(false), false, false),
+        (of().ddio(false).flush_through_caches(false), true, true),
+        (of().battery(true), true, true),
+        (Durability::file(Duration::from_micros(5)), false, false),
+    ] {
         let visible = SimConfig::default().durability(durability);
         let torn = visible.clone().landing(Landing::AnyOrder);
         let delivered = torn.delivered_late(Duration::from_micros(3));
         for config in [visible, delivered] {
             for (signal, is_true) in [
-                (Signal::Completion, false),
-                (Signal::ReadAfterWrite, eadr || !ddio),
-                (Signal::Flush, true),
+                (Signal::Completion, config.durability.battery),
+                (Signal::ReadAfterWrite, after_read),
+                (Signal::Flush, flushed),
                 (Signal::Server, true),
             ] {
                 let cuts = cuts_that_lost(signal, &config);
