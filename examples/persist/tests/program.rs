@@ -102,3 +102,29 @@ fn a_log_that_is_open_is_not_repaired() {
     assert!(text(&output.stderr).contains("is in use by process"), "{}", text(&output.stderr));
     drop(log);
 }
+
+#[test]
+fn check_prints_the_table_the_reasons_and_what_auto_takes() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_str().unwrap();
+    for (options, choice, reason) in [
+        (&[][..], "auto takes, for 64 bytes: call with the data", "page cache"),
+        (
+            &["--domain", "adr-ddio-off", "--size", "8192"],
+            "auto takes, for 8192 bytes: WRITE + READ",
+            "WRITE alone: its completion",
+        ),
+        (
+            &["--domain", "adr-ddio-on", "--flush", "through-caches"],
+            "auto takes, for 64 bytes: WRITE + FLUSH",
+            "last-level cache",
+        ),
+    ] {
+        let output = run(&[&["check", "--dir", dir], options].concat());
+        let out = text(&output.stdout);
+        assert!(output.status.success(), "{out}{}", text(&output.stderr));
+        for sign in [choice, reason, "ADR, DDIO on", "battery incl. NIC"] {
+            assert!(out.contains(sign), "no `{sign}` in {out}");
+        }
+    }
+}

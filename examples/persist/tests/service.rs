@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use farcall::{Bytes, CallError, ReconnectPolicy, RunningServer, Server};
+use farcall_persist::ranges::service::{RangeStoreClient, RangeWrite, StoreError};
 use farcall_persist::service::{LogService, PersistError, PersistentClient, PersistentServer};
 use farcall_persist::storage::sim::{Faults, SimDisk};
 use farcall_persist::{Level, Log, Lsn, Options};
@@ -214,8 +215,57 @@ fn the_program_appends_and_reads_and_ends_cleanly() {
     assert_eq!(entries.count(), 2, "a clean end keeps what was only received");
 }
 
-/// A change of the service is a change of the file `service.lock`, which `FARCALL_UPDATE_LOCK=1` writes.
+/// A change of a service is a change of its lock file, which `FARCALL_UPDATE_LOCK=1` writes.
 #[test]
-fn the_service_is_the_one_of_its_lock_file() {
+fn the_services_are_those_of_their_lock_files() {
     farcall::lock::assert_unchanged::<PersistentClient>("service.lock");
+    farcall::lock::assert_unchanged::<RangeStoreClient>("ranges.lock");
+}
+
+#[test]
+fn ranges_are_written_together_or_not_at_all_and_survive_a_server_that_is_killed() {
+    let (directory, address) = (tempfile::tempdir().unwrap(), address());
+    let write = |at: u64, text: &'static str| RangeWrite { at, bytes: text.into() };
+    let connect = || {
+        RangeStoreClient::connect(address.as_str())
+            .timeout(BOUND)
+            .dial_timeout(BOUND)
+            .reconnect(ReconnectPolicy::NEVER)
+            .wait()
+            .unwrap()
+    };
+    let server = start(directory.path(), &address);
+    let client = connect();
+    let ack = client.commit(vec![write(0, "90"), write(8, "10")], Level::Persistent).wait();
+    assert_eq!(ack.unwrap().level, Level::Persistent);
+    client.checkpoint().wait().unwrap();
+    client.commit(vec![write(8, "11")], Level::Persistent).wait().unwrap();
+    let refused = client.commit(vec![write(0, "xx"), write(1 << 20, "y")], Level::Persistent);
+    let refused = refused.wait();
+    assert!(
+        matches!(&refused, Err(CallError::Service(StoreError::OutOfRange { .. }))),
+        "{refused:?}"
+    );
+    assert_eq!(client.read(0, 2).wait().unwrap(), "90", "the other write is taken back");
+    drop(server);
+    let _server = start(directory.path(), &address);
+    let client = connect();
+    assert_eq!(client.read(0, 2).wait().unwrap(), "90");
+    assert_eq!(client.read(8, 2).wait().unwrap(), "11");
+}
+
+#[test]
+fn the_program_writes_commits_and_makes_checkpoints() {
+    let (directory, address) = (tempfile::tempdir().unwrap(), address());
+    let _server = start(directory.path(), &address);
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farcall-persist"));
+        let output = command.args(arguments).args(["--address", &address]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(run(&["write", "4", "abc"]), (Some(0), "persistent\n".to_owned()));
+    assert_eq!(run(&["commit", "0=90", "4=x"]), (Some(0), "persistent\n".to_owned()));
+    assert_eq!(run(&["checkpoint"]), (Some(0), String::new()));
+    assert_eq!(run(&["read", "0", "--length", "7"]), (Some(0), "90\0\0xbc".to_owned()));
+    assert_eq!(run(&["write", "99999999", "abc"]).0, Some(2));
 }

@@ -140,7 +140,7 @@ fn acknowledged_records_survive_power_cuts_exactly_if_the_signal_means_durable()
         (of().flush_through_caches(false), false, false),
         (of().ddio(false).flush_through_caches(false), true, true),
         (of().battery(true), true, true),
-        (Durability::file(Duration::from_micros(5)), false, false),
+        (Durability::file(Duration::from_micros(1)), false, false),
     ] {
         let visible = SimConfig::default().durability(durability);
         let torn = visible.clone().landing(Landing::AnyOrder);

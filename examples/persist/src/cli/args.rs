@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farcall_persist::Level;
+use farcall_persist::ways::{Domain, NativeFlush};
 
 /// The default address of servers and clients.
 const DEFAULT_ADDRESS: &str = "shm://farcall-persist";
@@ -23,18 +24,26 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Kill writers again and again, tear and damage their log, check every acknowledged write, print what each way costs here.
     Demo(DemoArgs),
-    /// Serve a log until SIGINT or SIGTERM.
+    /// Serve a log, and ranges that are written together or not at all, until SIGINT or SIGTERM.
     Serve(ServeArgs),
     /// Append a record, and print its lsn and the level that was reached.
     Append(AppendArgs),
-    /// Write the payload of a record to standard output.
+    /// Write the payload of a record, or bytes of the ranges, to standard output.
     Read(ReadArgs),
+    /// Write bytes of the ranges, and print the level that was reached.
+    Write(WriteArgs),
+    /// Write bytes at several places of the ranges, all or none, and print the level that was reached.
+    Commit(CommitArgs),
+    /// Make a checkpoint of the ranges: recovery begins there, and the log before it is freed.
+    Checkpoint(ServerArgs),
     /// Check a log that is not open: what is whole, torn, damaged.
     Verify(DirArgs),
     /// Write all records of a log to standard output: lsn, kind, transaction, epoch, length, payload.
     Dump(DirArgs),
     /// Give up records that are damaged, so that a log can be opened again.
     Repair(DirArgs),
+    /// Say which ways over the network to write to memory here are durable, why the others are not, and which one is the quickest.
+    Check(CheckArgs),
     /// Measure what appending costs, next to the disk's own limit.
     Bench(BenchArgs),
     /// A writer process of `demo`.
@@ -51,6 +60,10 @@ pub(crate) struct ServeArgs {
     /// The directory of the log, which is made if it does not exist.
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: PathBuf,
+
+    /// The length of the ranges, in bytes, when they are made. They are in the directory `ranges` there.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    pub(crate) ranges_bytes: usize,
 
     /// How many threads serve clients.
     #[arg(long, default_value_t = 1)]
@@ -84,11 +97,120 @@ pub(crate) struct AppendArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReadArgs {
-    /// Where the record is, as `append` prints it.
-    pub(crate) lsn: u64,
+    /// Where the record is, as `append` prints it; or, with `--length`, where the bytes are.
+    pub(crate) at: u64,
+
+    /// Read so many bytes of the ranges.
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) length: Option<u64>,
 
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WriteArgs {
+    /// Where, in bytes from the begin of the ranges.
+    pub(crate) at: u64,
+
+    /// What, or - for standard input.
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) payload: String,
+
+    /// How safe it must be before the answer.
+    #[arg(long, value_enum, default_value = "persistent")]
+    pub(crate) level: LevelArg,
+
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CommitArgs {
+    /// Where and what, such as 0=90 8=10.
+    #[arg(required = true, value_name = "AT=PAYLOAD", value_parser = parse_range_write)]
+    pub(crate) writes: Vec<(u64, String)>,
+
+    /// How safe it must be before the answer.
+    #[arg(long, value_enum, default_value = "persistent")]
+    pub(crate) level: LevelArg,
+
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+fn parse_range_write(text: &str) -> Result<(u64, String), String> {
+    let (at, payload) = text.split_once('=').ok_or("AT=PAYLOAD, such as 0=90")?;
+    let at =
+        at.parse().map_err(|_| format!("`{at}` is no position; say AT=PAYLOAD, such as 0=90"))?;
+    Ok((at, payload.to_owned()))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Where the data are.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) dir: PathBuf,
+
+    /// What survives a power cut, if you know better than the system says.
+    #[arg(long, value_enum)]
+    pub(crate) domain: Option<DomainArg>,
+
+    /// What the FLUSH of the NIC does, if it has one.
+    #[arg(long, value_enum, default_value = "none")]
+    pub(crate) flush: FlushArg,
+
+    /// The bytes of a write, for the choice of the quickest way.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub(crate) size: usize,
+}
+
+/// A persistence domain on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum DomainArg {
+    /// Persistent memory and its controllers; the NIC writes into caches that lose their lines.
+    AdrDdioOn,
+    /// Persistent memory and its controllers; the NIC writes past the caches.
+    AdrDdioOff,
+    /// Caches, too, are written back.
+    Eadr,
+    /// A battery keeps the NIC running, too.
+    Battery,
+    /// What fdatasync has ended for.
+    File,
+}
+
+impl From<DomainArg> for Domain {
+    fn from(domain: DomainArg) -> Self {
+        match domain {
+            DomainArg::AdrDdioOn => Self::AdrDdioOn,
+            DomainArg::AdrDdioOff => Self::AdrDdioOff,
+            DomainArg::Eadr => Self::Eadr,
+            DomainArg::Battery => Self::Battery,
+            DomainArg::File => Self::File,
+        }
+    }
+}
+
+/// What a NIC's FLUSH does, on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FlushArg {
+    /// There is none.
+    None,
+    /// It empties NIC and PCIe, and not the caches.
+    ToController,
+    /// It reaches persistence through the caches.
+    ThroughCaches,
+}
+
+impl From<FlushArg> for NativeFlush {
+    fn from(flush: FlushArg) -> Self {
+        match flush {
+            FlushArg::None => Self::None,
+            FlushArg::ToController => Self::ToController,
+            FlushArg::ThroughCaches => Self::ThroughCaches,
+        }
+    }
 }
 
 /// A level on the command line.

@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod check;
 mod client;
 mod demo;
 mod inspect;
@@ -29,9 +30,13 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Append(args) => client::append(&args),
         Command::Read(args) => client::read(&args),
+        Command::Write(args) => client::write(&args),
+        Command::Commit(args) => client::commit(&args),
+        Command::Checkpoint(args) => client::checkpoint(&args),
         Command::Verify(args) => inspect::verify(&args),
         Command::Dump(args) => inspect::dump(&args),
         Command::Repair(args) => inspect::repair(&args),
+        Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::DemoWriter(args) => writer::run(&args),
     };

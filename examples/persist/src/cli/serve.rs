@@ -5,20 +5,30 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use farcall::Server;
+use farcall_persist::ranges::Ranges;
+use farcall_persist::ranges::service::{RangeStoreServer, RangesService};
 use farcall_persist::service::{LogService, PersistentServer};
+use farcall_persist::storage::Directory;
 use farcall_persist::{Log, Options};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::args::ServeArgs;
 
+/// Segments of the ranges' log, whose files are made before they are used: so that a server that nobody asks for ranges takes little.
+const RANGES_SEGMENT_BYTES: u64 = 2 << 20;
+
 /// Serves until SIGINT or SIGTERM, then answers calls in progress and closes the log. A second signal ends the process immediately.
 pub(crate) fn run(args: &ServeArgs) -> Result<bool> {
     // Before the first thread starts, so that no signal is lost.
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("signals")?;
     let service = LogService::new(Arc::new(Log::open(&args.dir, Options::default())?));
+    let storage = Arc::new(Directory::create(args.dir.join("ranges"))?);
+    let options = Options::default().segment_bytes(RANGES_SEGMENT_BYTES);
+    let ranges = Arc::new(Ranges::open(storage, args.ranges_bytes, options)?);
     let server = Server::builder()
         .service(PersistentServer::new(service.clone()))
+        .service(RangeStoreServer::new(RangesService::new(ranges.clone())))
         .threads(args.threads)
         .listen(args.listen.as_str())?;
 
@@ -38,5 +48,6 @@ pub(crate) fn run(args: &ServeArgs) -> Result<bool> {
         );
     }
     service.log().close()?;
+    ranges.log().close()?;
     Ok(true)
 }
