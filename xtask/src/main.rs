@@ -66,7 +66,7 @@ enum Task {
     Upgrades(upgrades::Options),
     /// Checks licenses, bans and sources of all dependencies, offline
     Deny,
-    /// Runs the small key-value demo in release
+    /// Runs the small demos of the example programs, optimized
     Demo,
     /// Runs farcall-bench in release with these arguments; without any, the measurements against the limits in the book
     Bench {

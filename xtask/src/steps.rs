@@ -133,9 +133,15 @@ pub(crate) fn deny() -> Result<()> {
 
 /// Built together with the programs of the step rdma.
 pub(crate) fn demo() -> Result<()> {
-    let demo = ["farcall-kv", "demo", "--small"].map(str::to_owned);
-    for program in rdma_vm::build_named(Profile::Vm, &demo)? {
-        run::run(command(program.path).args(&demo[1..]))?;
+    let demos: [&[&str]; 2] = [
+        &["farcall-kv", "demo", "--small"],
+        &["farcall-persist", "demo", "--seconds=3", "--no-table"],
+    ];
+    for demo in demos {
+        let name = demo[..1].iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        for program in rdma_vm::build_named(Profile::Vm, &name)? {
+            run::run(command(program.path).args(&demo[1..]))?;
+        }
     }
     Ok(())
 }

@@ -80,7 +80,7 @@ const PAGES: [Page; 4] = [
         file: "figures-latency.md",
         title: "Figures: latency",
         about: "Latencies with one operation outstanding.",
-        figures: &["herd-2", "latency"],
+        figures: &["herd-2", "latency", "durable"],
     },
 ];
 

@@ -6,6 +6,7 @@ mod bursts;
 mod connectx5;
 mod datagram;
 mod dct;
+mod durable;
 mod echo;
 mod fasst;
 pub mod figure;
@@ -44,6 +45,7 @@ pub fn figures() -> Vec<Figure> {
         scalerpc::figures(),
         connectx5::figures(),
         latency::figures(),
+        vec![durable::figure()],
         scale_calls::figures(),
         rfp_calls::figures(),
     ];
@@ -54,7 +56,7 @@ pub fn figures() -> Vec<Figure> {
 pub fn studies() -> Vec<Study> {
     let groups = [
         backends::studies(),
-        vec![mesh_plans::study(), dct::study()],
+        vec![mesh_plans::study(), dct::study(), durable::study()],
         scale_studies::studies(),
         datagram::studies(),
     ];

@@ -115,8 +115,8 @@ fn check_prints_the_table_the_reasons_and_what_auto_takes() {
             "WRITE alone: its completion",
         ),
         (
-            &["--domain", "adr-ddio-on", "--flush", "through-caches"],
-            "auto takes, for 64 bytes: WRITE + FLUSH",
+            &["--domain", "adr-ddio-on", "--flush", "through-caches", "--size", "2000"],
+            "auto takes, for 2000 bytes: WRITE + FLUSH",
             "last-level cache",
         ),
     ] {

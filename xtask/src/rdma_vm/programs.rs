@@ -30,6 +30,7 @@ const SOURCES: &[Source] = &[
     program("backend-conformance", "farcall-transports-conformance"),
     program("farcall", "farcall-cli"),
     program("farcall-kv", "farcall-kv"),
+    program("farcall-persist", "farcall-persist"),
     program("farcall-bench", "farcall-bench"),
     Source { name: "write_latency", package: "farcall-verbs", kind: Kind::Example },
     Source { name: "memory_on_device", package: "farcall", kind: Kind::Example },

@@ -106,13 +106,12 @@ pub struct Choice {
     pub why: &'static str,
 }
 
-/// Up to so many bytes, a call that carries them is quicker than a WRITE with something behind it (the book's page on durable writes has the
-/// figures; Kalia et al., SoCC 2020, found the same for small ones).
+/// Up to so many bytes, a call that carries them is as quick as any other way, or quicker: Kalia et al. (SoCC 2020) found it, and so do
+/// simulated servers (`farcall-bench sim durable-ways`).
 const SMALL_BYTES: usize = 1024;
 
-/// Ways from the quickest to the slowest, for writes of up to [`SMALL_BYTES`] and for longer ones.
-const SMALL: [Choice; 4] = [ALONE, FLUSH, CALL_OF_SMALL, READ];
-const LARGE: [Choice; 4] = [ALONE, FLUSH, READ, CALL_OF_LARGE];
+/// Longer writes are not one-sided: see [`Carrier::OneSided`](farcall::memory::Carrier).
+const MAX_ONE_SIDED_BYTES: usize = 64 << 10;
 
 const ALONE: Choice = Choice {
     way: Way::Write,
@@ -120,28 +119,44 @@ const ALONE: Choice = Choice {
 };
 const FLUSH: Choice = Choice {
     way: Way::Flush,
-    why: "the NIC makes the bytes durable itself, in one round trip and without the server's CPU",
+    why: "the NIC makes the bytes durable itself, under the WRITE's doorbell and without the server's CPU",
 };
 const READ: Choice = Choice {
     way: Way::WriteAndRead,
-    why: "a READ behind the WRITE brings the bytes into the persistence domain, in one doorbell and without the server's CPU",
+    why: "a READ brings the bytes into the persistence domain, under the WRITE's doorbell and without the server's CPU",
 };
-const CALL_OF_SMALL: Choice = Choice {
+const CPU_FLUSHES: Choice = Choice {
+    way: Way::WriteAndCall,
+    why: "only the server's CPU can make bytes durable here, and a WRITE saves it copying so many",
+};
+const SMALL_CALL: Choice = Choice {
     way: Way::Call,
     why: "so few bytes travel in a call as quickly as in a WRITE, and the server's CPU makes them durable in the same round trip",
 };
-const CALL_OF_LARGE: Choice = Choice {
+const SYNCING_CALL: Choice = Choice {
     way: Way::Call,
-    why: "only the server's CPU can make bytes durable here, and a call that carries them saves a round trip over a WRITE before it",
+    why: "the server has to sync the file in any case, and a call that carries the bytes takes one round trip",
 };
+const LONG_CALL: Choice =
+    Choice { way: Way::Call, why: "one-sided operations have at most 64 KiB; a call carries more" };
 
 /// The quickest way that is durable on a machine, for writes of so many bytes.
 #[must_use]
 pub fn auto(machine: Machine, bytes: usize) -> Choice {
-    let order = if bytes <= SMALL_BYTES { &SMALL } else { &LARGE };
+    if bytes > MAX_ONE_SIDED_BYTES {
+        return LONG_CALL;
+    }
+    if machine.domain == Domain::File {
+        return SYNCING_CALL;
+    }
+    // From the quickest to the slowest. The last one is durable everywhere.
+    let order: &[Choice] = if bytes <= SMALL_BYTES {
+        &[ALONE, SMALL_CALL]
+    } else {
+        &[ALONE, FLUSH, READ, CPU_FLUSHES]
+    };
     let durable = order.iter().find(|choice| durability(choice.way, machine).is_ok());
-    // The server's CPU can do it everywhere.
-    *durable.unwrap_or(&CALL_OF_LARGE)
+    *durable.unwrap_or(&SMALL_CALL)
 }
 
 #[cfg(test)]
@@ -179,7 +194,7 @@ mod tests {
         for domain in Domain::ALL {
             for flush in [NativeFlush::None, NativeFlush::ToController, NativeFlush::ThroughCaches]
             {
-                for bytes in [1, 64, 1024, 1025, 64 << 10] {
+                for bytes in [1, 64, 1024, 1025, 64 << 10, 1 << 20] {
                     let machine = Machine { domain, flush };
                     assert_eq!(
                         durability(auto(machine, bytes).way, machine),
@@ -196,10 +211,13 @@ mod tests {
         let way = |domain, flush, bytes| auto(Machine { domain, flush }, bytes).way;
         let none = NativeFlush::None;
         assert_eq!(way(Domain::Battery, none, 64), Way::Write);
-        assert_eq!(way(Domain::AdrDdioOff, NativeFlush::ToController, 64), Way::Flush);
-        assert_eq!(way(Domain::AdrDdioOff, none, 64), Way::Call);
+        assert_eq!(way(Domain::AdrDdioOff, NativeFlush::ToController, 64), Way::Call);
+        assert_eq!(way(Domain::AdrDdioOff, NativeFlush::ToController, 8192), Way::Flush);
         assert_eq!(way(Domain::AdrDdioOff, none, 8192), Way::WriteAndRead);
-        assert_eq!(way(Domain::AdrDdioOn, none, 8192), Way::Call);
+        assert_eq!(way(Domain::AdrDdioOn, none, 8192), Way::WriteAndCall);
+        assert_eq!(way(Domain::AdrDdioOn, NativeFlush::ToController, 8192), Way::WriteAndCall);
+        assert_eq!(way(Domain::AdrDdioOn, NativeFlush::ThroughCaches, 8192), Way::Flush);
+        assert_eq!(way(Domain::Battery, none, 65537), Way::Call);
         assert_eq!(way(Domain::File, NativeFlush::ThroughCaches, 8192), Way::Call);
     }
 }
