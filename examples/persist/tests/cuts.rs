@@ -18,7 +18,7 @@ use farcall::rack::{Host, Rack};
 use farcall_persist::ways::{Domain, Machine, NativeFlush, Way, Writer};
 
 /// How many cuts there are by default, in all cells together.
-const CUTS: u64 = 18_000;
+const CUTS: u64 = 10_800;
 
 /// Records that a client writes at most before the power fails. Each ends in the middle of a line.
 const SLOTS: usize = 48;
