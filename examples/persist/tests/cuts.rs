@@ -21,7 +21,7 @@ use farcall_persist::ways::{Domain, Machine, NativeFlush, Way, Writer};
 const CUTS: u64 = 10_800;
 
 /// Records that a client writes at most before the power fails. Each ends in the middle of a line.
-const SLOTS: usize = 48;
+const SLOTS: usize = 72;
 const RECORD_BYTES: usize = 136;
 const LEN: usize = SLOTS * RECORD_BYTES;
 
@@ -94,7 +94,7 @@ fn cut(way: Way, machine: Machine, seed: u64) -> (usize, usize) {
     while ended.get() < 2 {
         assert!(rack.step(), "{way}: the rack is idle before a record is written");
     }
-    rack.run_for(seed.wrapping_mul(7_919) % 80_000);
+    rack.run_for(seed.wrapping_mul(7_919) % 120_000);
     rack.node(server).power_loss();
     let ended = ended.get();
     drop((serving, region));
