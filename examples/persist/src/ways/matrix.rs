@@ -110,9 +110,6 @@ pub struct Choice {
 /// simulated servers (`farcall-bench sim durable-ways`).
 const SMALL_BYTES: usize = 1024;
 
-/// Longer writes are not one-sided: see [`Carrier::OneSided`](farcall::memory::Carrier).
-const MAX_ONE_SIDED_BYTES: usize = 64 << 10;
-
 const ALONE: Choice = Choice {
     way: Way::Write,
     why: "nothing that the NIC has acknowledged is lost here, so nothing needs to follow the WRITE",
@@ -137,15 +134,9 @@ const SYNCING_CALL: Choice = Choice {
     way: Way::Call,
     why: "the server has to sync the file in any case, and a call that carries the bytes takes one round trip",
 };
-const LONG_CALL: Choice =
-    Choice { way: Way::Call, why: "one-sided operations have at most 64 KiB; a call carries more" };
-
 /// The quickest way that is durable on a machine, for writes of so many bytes.
 #[must_use]
 pub fn auto(machine: Machine, bytes: usize) -> Choice {
-    if bytes > MAX_ONE_SIDED_BYTES {
-        return LONG_CALL;
-    }
     if machine.domain == Domain::File {
         return SYNCING_CALL;
     }
@@ -217,7 +208,6 @@ mod tests {
         assert_eq!(way(Domain::AdrDdioOn, none, 8192), Way::WriteAndCall);
         assert_eq!(way(Domain::AdrDdioOn, NativeFlush::ToController, 8192), Way::WriteAndCall);
         assert_eq!(way(Domain::AdrDdioOn, NativeFlush::ThroughCaches, 8192), Way::Flush);
-        assert_eq!(way(Domain::Battery, none, 65537), Way::Call);
         assert_eq!(way(Domain::File, NativeFlush::ThroughCaches, 8192), Way::Call);
     }
 }

@@ -52,7 +52,7 @@ impl Writer {
     ///
     /// [`BatchError`]. [`NotPersistent`](farcall::memory::MemoryError::NotPersistent): the memory is not of
     /// [`persistent_region`](farcall::memory::Memory::persistent_region). [`NotOneSided`](farcall::memory::MemoryError::NotOneSided): the way
-    /// needs the server's NIC, and there is no lane to it, or there are more than 64 KiB. After an error the bytes may be there, in part or not.
+    /// needs the server's NIC, and there is no lane to it. After an error the bytes may be there, in part or not.
     pub async fn write(&self, at: &Remote, bytes: impl Into<Bytes>) -> Result<(), BatchError> {
         let bytes = bytes.into();
         if bytes.is_empty() {
