@@ -21,21 +21,22 @@ impl Accesses {
     /// The peer begins an access. What it checks from now on counts.
     #[inline]
     pub(super) fn enter(&self) {
-        self.count(Ordering::Relaxed);
+        self.count();
         fence(Ordering::SeqCst);
     }
 
     /// The access has ended.
     #[inline]
     pub(super) fn leave(&self) {
-        self.count(Ordering::Release);
+        self.count();
     }
 
-    /// One thread at a time does this, so it needs no atomic addition.
+    /// One thread at a time does this, so it needs no atomic addition. An owner that sees the begin of an access sees the end of the one before,
+    /// and what that has stored.
     #[inline]
-    fn count(&self, ordering: Ordering) {
+    fn count(&self) {
         let count = self.0.load(Ordering::Relaxed);
-        self.0.store(count.wrapping_add(1), ordering);
+        self.0.store(count.wrapping_add(1), Ordering::Release);
     }
 
     /// Whether the access has ended that was under way when the owner first asked, after an invalidation. `first` is what it saw then.
