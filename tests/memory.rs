@@ -69,7 +69,9 @@ fn polled<F: Future<Output = ()>>(name: &str, case: impl Fn(Borrowed<Polled>) ->
     for (address, one_sided) in each.map(|it| (it, false)).chain([(address, true)]) {
         let (server, lent) = serve(&address);
         let lender = LenderClient::connect(server.address()).wait().unwrap();
-        let memory = PollMemory::connect(server.address()).wait().unwrap();
+        // 16 MiB take long on a busy machine.
+        let connecting = PollMemory::connect(server.address()).timeout(Duration::from_secs(60));
+        let memory = connecting.wait().unwrap();
         println!("{address}");
         if !one_sided {
             runtime.block_on(case(Borrowed { lender, memory: Polled::here(memory) }));
