@@ -360,11 +360,8 @@ impl Reader {
         }
     }
 
-    /// Begins to read or to write, and gives up.
+    /// Begins to write, and gives up.
     async fn give_up(&mut self) {
-        if self.dice.once_in(2) {
-            return self.give_up_reading().await;
-        }
         let Some(lend) = self.pick_writable() else { return };
         let Some(Connected { memory, .. }) = &self.connected else { return };
         let value = self.setup.records.lock().new_value();
@@ -374,16 +371,6 @@ impl Reader {
         let soon = self.host.sleep(Duration::from_nanos(self.dice.magnitude(1, 10 * US)));
         let (written, soon) = (std::pin::pin!(written), std::pin::pin!(soon));
         futures_util::future::select(written, soon).await;
-    }
-
-    /// Begins to read, and gives up. What is read later must not get these bytes.
-    async fn give_up_reading(&mut self) {
-        let Some(lend) = self.pick() else { return };
-        let Some(Connected { memory, .. }) = &self.connected else { return };
-        let read = memory.read(&lend.remote);
-        let soon = self.host.sleep(Duration::from_nanos(self.dice.magnitude(1, 4 * US)));
-        let (read, soon) = (std::pin::pin!(read), std::pin::pin!(soon));
-        futures_util::future::select(read, soon).await;
     }
 
     async fn take_back(&mut self) {
