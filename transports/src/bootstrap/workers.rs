@@ -1,7 +1,7 @@
 //! Threads for jobs that block: dialling, shaking hands.
 //!
-//! A thread that has done its job takes the next one. With a thread for each job, hundreds would begin and end at once when many clients come or
-//! move; the C library makes and frees their stacks under one lock, for which each waits behind all others.
+//! A thread that has done its job takes the next one. With a thread for each job, hundreds would begin and end at once when many clients
+//! come or move; the C library makes and frees their stacks under one lock, for which each waits behind all others.
 
 use std::collections::VecDeque;
 use std::io;
