@@ -174,12 +174,15 @@ impl Batches {
         self.record_mut(id).outcomes.pop()
     }
 
-    /// The buffer of an operation that was given one. `None`: the queue pair kept it.
+    /// The buffer of an operation that was given one. `None`: the queue pair has it, and gives it back to that operation alone.
     pub fn take_buffer(&mut self, id: BatchId, at: usize) -> Option<Buffer> {
         let step = self.record_mut(id).steps.get_mut(at)?;
         match std::mem::replace(&mut step.memory, StepMemory::None) {
             StepMemory::Here(memory) => memory.into_buffer(),
-            _ => None,
+            other => {
+                step.memory = other;
+                None
+            }
         }
     }
 
