@@ -139,11 +139,12 @@ impl Reader {
             let _ = self.connect().await;
             return;
         }
-        let what = self.dice.below(18);
+        let what = self.dice.below(20);
         self.host.node().note(|| format!("reader: action {what}"));
         match what {
             0..=2 => self.borrow().await,
-            3..=5 => self.read_after_a_pause().await,
+            3..=5 | 18 => self.read_after_a_pause().await,
+            19 => self.give_up_reading().await,
             6 => self.write().await,
             7 | 16 | 17 => self.add().await,
             8 => self.make_up().await,
@@ -371,6 +372,31 @@ impl Reader {
         let soon = self.host.sleep(Duration::from_nanos(self.dice.magnitude(1, 10 * US)));
         let (written, soon) = (std::pin::pin!(written), std::pin::pin!(soon));
         futures_util::future::select(written, soon).await;
+    }
+
+    /// Begins to read, and gives up. What is read next must not get these bytes.
+    async fn give_up_reading(&mut self) {
+        let Some(lend) = self.pick() else { return };
+        let (Some((_, given_up)), Some((begin, next))) = (self.part(&lend), self.part(&lend))
+        else {
+            return;
+        };
+        let (timeout, soon_ns) = (self.timeout(), self.dice.magnitude(1, 2 * US));
+        let Some(Connected { memory, .. }) = &self.connected else { return };
+        // So that a lane, if there is one, has access.
+        for _ in 0..2 {
+            let begun = self.begun(lend.number);
+            self.check_read(begun, 0, &memory.read(&lend.remote).timeout(timeout).await);
+        }
+        {
+            let read = std::pin::pin!(memory.read(&given_up));
+            let soon = std::pin::pin!(self.host.sleep(Duration::from_nanos(soon_ns)));
+            futures_util::future::select(read, soon).await;
+        }
+        let begun = self.begun(lend.number);
+        let read = memory.read(&next).timeout(timeout).await;
+        self.check_read(begun, begin, &read);
+        self.note(read.is_err());
     }
 
     async fn take_back(&mut self) {
