@@ -42,7 +42,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 31] = [
+    pub const ALL: [Mutation; 32] = [
         Mutation::EarlyAcknowledgement,
         Mutation::BlindRetry,
         Mutation::LostWakeUp,
@@ -74,6 +74,7 @@ impl Mutation {
         Mutation::Memory(Bug::UncheckedLend),
         Mutation::Memory(Bug::LongWindow),
         Mutation::Memory(Bug::LeaseOfReader),
+        Mutation::Memory(Bug::ReusedOnCancel),
     ];
 
     /// Its name on the command line.

@@ -258,6 +258,12 @@ fn a_lease_that_ends_by_the_readers_clock_is_found() {
 }
 
 #[test]
+fn a_buffer_that_is_used_again_before_the_device_has_left_it_is_found() {
+    let signs = ["is none that it ever had", "two additions found"];
+    is_found_in_lent_memory(Bug::ReusedOnCancel, &signs);
+}
+
+#[test]
 fn a_seed_is_the_same_run_again_whether_it_is_traced_or_not() {
     let sound = Setting::default();
     for seed in 1..6 {
