@@ -144,6 +144,9 @@ mod documents {
     #[doc = include_str!("../book/src/quick-start.md")]
     struct QuickStart;
 
+    #[doc = include_str!("../book/src/memory.md")]
+    struct LentMemory;
+
     #[doc = include_str!("../book/src/bulk.md")]
     struct BulkData;
 
