@@ -21,8 +21,8 @@ use crate::process::{descriptors, proportional_bytes};
 /// How long the threads may take to fall asleep.
 const SETTLE_BOUND: Duration = Duration::from_secs(20);
 
-/// Nothing may run for this long before the measurement begins.
-const QUIET: Duration = Duration::from_millis(100);
+/// Nothing may run for this long before the measurement begins: threads that open connections end after half a second without one.
+const QUIET: Duration = Duration::from_millis(700);
 
 /// A server needs a service of its own to listen.
 #[farcall::service]

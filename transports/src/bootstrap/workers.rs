@@ -12,7 +12,7 @@ use std::time::Duration;
 use farcall_core::panics::contain;
 
 /// How long a thread without a job waits for one before it ends.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_millis(500);
 
 type Job = Box<dyn FnOnce() + Send>;
 
