@@ -195,6 +195,11 @@ impl World<'_> {
         })
     }
 
+    /// The most windows that a connection has at a time.
+    pub fn most_windows(&self) -> usize {
+        if self.fixture.backend() == hybrid::NAME { 3 } else { 1 }
+    }
+
     /// Waits until a server holds no more than before, or than it may for clients that have moved meanwhile.
     #[track_caller]
     pub fn wait_holdings(&self, server: &Server, before: &Holdings) {
