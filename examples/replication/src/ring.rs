@@ -307,7 +307,7 @@ mod tests {
                 || byte >= HEADER_BYTES + record(5).payload.len();
             assert_eq!(take(&torn, EPOCH, 5), is_unused, "byte {byte}");
         }
-        // The same bytes one round later are not at their position.
+        // One round later, these bytes are not at the position that they name.
         let mut later = RingReader { epoch: EPOCH, size: SIZE as u64, at: SIZE as u64 };
         assert!(later.take(&memory, Lsn(5)).is_none());
     }

@@ -157,11 +157,11 @@ pub(super) struct Choice {
     noise: Noise,
     /// The time per call on the advised way, since it is known to do no harm.
     advised_mean: RunningMean,
-    /// That mean when the ways were last compared.
+    /// The time per call at home when the ways were last compared.
     compared_ns: Option<f64>,
     /// The way that was home before, and what calls took there: what seemed better need not stay so.
     left: Option<(usize, f64)>,
-    /// The last look was far from the mean.
+    /// The last look was far above the mean.
     has_jumped: bool,
     /// The last look found another load: only further ones tell whether it stays so.
     is_unsure: bool,

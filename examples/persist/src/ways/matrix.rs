@@ -32,13 +32,26 @@ impl Way {
         Way::Flush,
     ];
 
-    /// As [`durability`].
+    /// Whether a write is durable when this way has ended for it.
     ///
     /// # Errors
     ///
-    /// [`Refused`]: a write that this way has ended for may be lost on that machine.
+    /// [`Refused`], with the reason.
     pub fn durability(self, machine: Machine) -> Result<(), Refused> {
-        durability(self, machine)
+        let refused = |reason| Err(Refused { way: self, machine, reason });
+        match (self, machine.domain) {
+            // What is there when the server's CPU has flushed, or synced, is durable everywhere.
+            (Way::Call | Way::WriteAndCall, _) => Ok(()),
+            (Way::Flush, _) if machine.flush == NativeFlush::None => refused(NO_FLUSH),
+            (_, Domain::Battery) => Ok(()),
+            (Way::Write, _) => refused(IN_NIC),
+            (_, Domain::File) => refused(IN_PAGE_CACHE),
+            (Way::WriteThenRead | Way::WriteAndRead, Domain::AdrDdioOn) => refused(IN_CACHE),
+            (Way::Flush, Domain::AdrDdioOn) if machine.flush == NativeFlush::ToController => {
+                refused(UNDECLARED)
+            }
+            (_, Domain::AdrDdioOn | Domain::AdrDdioOff | Domain::Eadr) => Ok(()),
+        }
     }
 }
 
@@ -74,28 +87,6 @@ const IN_PAGE_CACHE: &str = "the bytes are in the system's page cache, and only 
 const NO_FLUSH: &str = "the NIC has no FLUSH";
 const UNDECLARED: &str = "its FLUSH ends at the memory controller, and DDIO leaves the bytes in the last-level cache, which loses its lines; \
      turn DDIO off for the NIC, or declare that FLUSH goes through the caches if it does";
-
-/// Whether a write is durable when this way has ended for it.
-///
-/// # Errors
-///
-/// [`Refused`], with the reason.
-pub fn durability(way: Way, machine: Machine) -> Result<(), Refused> {
-    let refused = |reason| Err(Refused { way, machine, reason });
-    match (way, machine.domain) {
-        // What is there when the server's CPU has flushed, or synced, is durable everywhere.
-        (Way::Call | Way::WriteAndCall, _) => Ok(()),
-        (Way::Flush, _) if machine.flush == NativeFlush::None => refused(NO_FLUSH),
-        (_, Domain::Battery) => Ok(()),
-        (Way::Write, _) => refused(IN_NIC),
-        (_, Domain::File) => refused(IN_PAGE_CACHE),
-        (Way::WriteThenRead | Way::WriteAndRead, Domain::AdrDdioOn) => refused(IN_CACHE),
-        (Way::Flush, Domain::AdrDdioOn) if machine.flush == NativeFlush::ToController => {
-            refused(UNDECLARED)
-        }
-        (_, Domain::AdrDdioOn | Domain::AdrDdioOff | Domain::Eadr) => Ok(()),
-    }
-}
 
 /// The quickest way that is durable on a machine, and why it is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +125,7 @@ const SYNCING_CALL: Choice = Choice {
     way: Way::Call,
     why: "the server has to sync the file in any case, and a call that carries the bytes takes one round trip",
 };
+
 /// The quickest way that is durable on a machine, for writes of so many bytes.
 #[must_use]
 pub fn auto(machine: Machine, bytes: usize) -> Choice {
@@ -146,7 +138,7 @@ pub fn auto(machine: Machine, bytes: usize) -> Choice {
     } else {
         &[ALONE, FLUSH, READ, CPU_FLUSHES]
     };
-    let durable = order.iter().find(|choice| durability(choice.way, machine).is_ok());
+    let durable = order.iter().find(|choice| choice.way.durability(machine).is_ok());
     *durable.unwrap_or(&SMALL_CALL)
 }
 
@@ -157,7 +149,7 @@ mod tests {
     /// The table of the module's documentation.
     #[test]
     fn the_matrix_is_the_documented_one() {
-        let cell = |way, domain, flush| durability(way, Machine { domain, flush }).is_ok();
+        let cell = |way: Way, domain, flush| way.durability(Machine { domain, flush }).is_ok();
         for (way, row) in [
             (Way::Write, [false, false, false, true, false]),
             (Way::WriteThenRead, [false, true, true, true, false]),
@@ -187,11 +179,7 @@ mod tests {
             {
                 for bytes in [1, 64, 1024, 1025, 64 << 10, 1 << 20] {
                     let machine = Machine { domain, flush };
-                    assert_eq!(
-                        durability(auto(machine, bytes).way, machine),
-                        Ok(()),
-                        "{machine:?}"
-                    );
+                    assert_eq!(auto(machine, bytes).way.durability(machine), Ok(()), "{machine:?}");
                 }
             }
         }

@@ -11,7 +11,7 @@
 //! | [`Way::WriteAndCall`], [`Way::Call`] | yes | yes | yes | yes | yes |
 //! | [`Way::Flush`] | if [declared](NativeFlush::ThroughCaches) | yes | yes | yes | no |
 //!
-//! [`durability`] is this table as code, after Kashyap et al. ("Correct, Fast Remote Persistence", arXiv 1909.02092). A test cuts the power of
+//! [`Way::durability`] is this table as code, after Kashyap et al. ("Correct, Fast Remote Persistence", arXiv 1909.02092). A test cuts the power of
 //! simulated servers in each cell: where it says yes nothing is lost, and where it says no something is.
 //!
 //! ```
@@ -37,5 +37,5 @@ mod writer;
 
 pub use self::detect::{Found, detect};
 pub use self::machine::{Domain, Machine, NativeFlush};
-pub use self::matrix::{Choice, Refused, Way, auto, durability};
+pub use self::matrix::{Choice, Refused, Way, auto};
 pub use self::writer::Writer;
